@@ -1,0 +1,1 @@
+"""L0: values, protocols and errors. Standard library and pydantic only."""
