@@ -1,0 +1,18 @@
+"""q5_1: 32 codes of 5 bits between a minimum and a maximum.
+
+Layout (24 bytes): scale f16 | minimum f16 | fifth bits u32 | 16 bytes of low nibbles.
+"""
+
+from kvgate.core.source import Source
+from kvgate.formats.spec import CodecSpec
+
+CODECS = (
+    CodecSpec(
+        name="q5_1",
+        block=32,
+        block_bytes=24,
+        description="32 codes of 5 bits, float16 scale and minimum",
+        source=Source("spec", "ggml/src/ggml-common.h, block_q5_1", "llama.cpp b11434"),
+        spellings={"llama_cpp": ("q5_1",)},
+    ),
+)
