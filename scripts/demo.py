@@ -1,7 +1,7 @@
 """`make demo`: one real engine, one real model, two candidates; says what each got.
 
-q4_0 is expected to FAIL on this model, and a FAIL is a good answer here. A demo fails on INVALID, on a usage error, on a
-traceback, or when a candidate has no verdict.
+q4_0 is expected to FAIL on this model, and a FAIL is a good answer here. A demo fails on INVALID, on a usage error, on
+a traceback, or when a candidate has no verdict.
 """
 
 from __future__ import annotations

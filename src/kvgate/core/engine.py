@@ -98,7 +98,7 @@ class Attach:
 
     url: str
     spelling: str = "native"
-    api_key: str | None = None
+    api_key: str | None = field(default=None, repr=False)
     log: Path | None = None
 
 
@@ -231,6 +231,16 @@ class Driver(Protocol):
 
         Raises:
             LaneUnavailable: this engine, wheel or platform has no panel; the reason is for the user.
+        """
+        ...
+
+    async def verify_panel(self, panel: Panel, base: ArmId, session: Session, ids: Sequence[int]) -> float | None:
+        """Largest difference in nat between the panel's row and the server's, at one position after `ids`.
+
+        None where an engine has nothing to compare with.
+
+        Raises:
+            LaneUnavailable: they differ by more than rounding; the panel does not compute what the server does.
         """
         ...
 

@@ -54,7 +54,16 @@ class EngineTimeout(EngineError):
 
 
 class BadAnswer(EngineError):
-    """The engine answered with something that cannot be counted as an answer."""
+    """The engine answered with something that cannot be counted as an answer.
+
+    Attributes:
+        kind: one word for what is wrong ("context_exceeded", "truncated", "degenerate_logprobs", ...), "" if unnamed.
+        status: HTTP status, where there was one.
+    """
+
+    def __init__(self, message: str = "", *, kind: str = "", status: int | None = None) -> None:
+        super().__init__(message)
+        self.kind, self.status = kind, status
 
 
 class LaneUnavailable(KvgateError):

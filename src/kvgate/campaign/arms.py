@@ -1,0 +1,106 @@
+"""The arms of a run: one base, its floors, and the candidates.
+
+Floors run the base's recipe again: as it is (restart, twin), or with a declared perturbation of settings that a service
+changes every day (batch sizes, slots). What they show is the noise that a candidate is judged against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from kvgate.core.engine import Driver, Launch, Request, Settings
+from kvgate.core.errors import UserError
+from kvgate.core.geometry import ModelFiles
+from kvgate.core.recipe import Recipe, parse
+
+SERVING, PANEL = "serving", "panel"
+BASE = "base"
+
+
+class Role(StrEnum):
+    BASE = "base"
+    FLOOR = "floor"
+    CANDIDATE = "candidate"
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One arm. `places` says where it runs; `perturb` names the identity fields it declares to be different."""
+
+    name: str
+    role: Role
+    places: frozenset[str]
+    recipe: Recipe
+    perturb: tuple[str, ...]
+    launch: Launch
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """A floor arm of every engine: where it runs, and the settings that differ from the base's."""
+
+    name: str
+    place: str
+    change: Mapping[str, Any]
+
+
+#: `restart` runs last and brackets drift. ubatch 32 makes llama.cpp's CPU path take another kernel for f16 (fewer than
+#: 64 rows), which is why this floor is not zero there; on other engines it is a plain batch perturbation.
+FLOORS: tuple[Floor, ...] = (
+    Floor("batch", SERVING, {"slots": 2, "ubatch_tokens": 32}),
+    Floor("restart", SERVING, {}),
+    Floor("twin", PANEL, {}),
+    Floor("ubatch32", PANEL, {"ubatch_tokens": 32}),
+)
+
+
+def build_arms(
+    driver: Driver, model: ModelFiles, base: str, kv: Sequence[str], settings: Settings, python: Path | None = None
+) -> tuple[Arm, ...]:
+    """All arms, in the order in which the serving lane runs them, except that `restart` comes last.
+
+    Raises:
+        UserError: no candidate, the same candidate twice, or a recipe that the engine cannot run.
+    """
+    if not kv:
+        raise UserError("no candidate", fix="give at least one --kv RECIPE, e.g. --kv q8_0")
+    both = frozenset({SERVING, PANEL})
+
+    def launch(recipe: Recipe, spelling: str, changed: Settings) -> Launch:
+        return driver.resolve(Request(model, recipe, changed, spelling, python))
+
+    base_recipe = parse(base)
+    arms = [Arm(BASE, Role.BASE, both, base_recipe, (), launch(base_recipe, base, settings))]
+    for floor in FLOORS:
+        changed = replace(settings, **floor.change)
+        arms.append(
+            Arm(
+                floor.name,
+                Role.FLOOR,
+                frozenset({floor.place}),
+                base_recipe,
+                tuple(sorted(floor.change)),
+                launch(base_recipe, base, changed),
+            )
+        )
+    for spelling in kv:
+        recipe = parse(spelling)
+        name = str(recipe)
+        if any(a.name == name for a in arms):
+            raise UserError(f"candidate {name!r} is given twice, or has the name of an arm", fix="name each once")
+        arms.append(Arm(name, Role.CANDIDATE, both, recipe, (), launch(recipe, spelling, settings)))
+    return tuple(arms)
+
+
+def serving_order(arms: Sequence[Arm]) -> list[Arm]:
+    """Base first, `restart` last: a drift of the machine or the engine shows between the two."""
+    serving = [a for a in arms if SERVING in a.places]
+    return sorted(serving, key=lambda a: (a.name == "restart", a.role is not Role.BASE))
+
+
+def of_role(arms: Sequence[Arm], role: Role, place: str | None = None) -> list[Arm]:
+    return [a for a in arms if a.role is role and (place is None or place in a.places)]

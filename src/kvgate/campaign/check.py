@@ -1,0 +1,234 @@
+"""`kvgate check`, end to end: arms, cases, panel, serving, confirmation, judgement, report."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvgate.campaign.arms import BASE, PANEL, SERVING, Arm, serving_order
+from kvgate.campaign.capacity import capacity_rows
+from kvgate.campaign.confirm import confirm, keep_scores, scored_records
+from kvgate.campaign.context import RunContext
+from kvgate.campaign.evidence import caveats, gather, manifest
+from kvgate.campaign.panel import outstanding as panel_outstanding
+from kvgate.campaign.panel import run_panel
+from kvgate.campaign.prepare import Prepared, prepare
+from kvgate.campaign.progress import Meter, Progress
+from kvgate.campaign.serving import ArmSession, outstanding, run_arm
+from kvgate.campaign.spec import CheckSpec
+from kvgate.core.engine import Lane, Missing, Tokens
+from kvgate.core.errors import EngineError
+from kvgate.core.observation import Case, Records
+from kvgate.core.suite import Suite, SuiteContext
+from kvgate.core.verdict import Decision, Verdict, worst
+from kvgate.gate.verdict import judge
+from kvgate.report.model import ArmView, RunView
+from kvgate.report.write import write_all
+from kvgate.store.open import Store, open_store
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a finished check gives back."""
+
+    view: RunView
+    files: Mapping[str, Path]
+
+    @property
+    def exit_code(self) -> int:
+        return worst([v.decision for v in self.view.verdicts]).exit_code
+
+
+def reusable(spec: CheckSpec) -> str | None:
+    """Id of the finished run of the same key, if there is one."""
+    ready = prepare(spec)
+    with open_store(spec.store) as store:
+        row = store.run_for(ready.key)
+    return row.run_id if row is not None and row.state in ("finished", "invalid") else None
+
+
+def check(spec: CheckSpec, progress: Progress) -> Outcome:
+    """Run a whole check; resumes an unfinished run of the same key.
+
+    Raises:
+        UserError: wrong input (nothing started), or a run that cannot be resumed.
+        StoreError: the record could not be written; what was measured before is kept.
+    """
+    ready = prepare(spec)
+    begun = time.monotonic()
+    with open_store(spec.store) as store, store.lease(ready.key):
+        run = _begin(ready, store, progress)
+        try:
+            asyncio.run(_observe(run))
+            outcome = _judge(run, ready, time.monotonic() - begun)
+        except KeyboardInterrupt:
+            store.set_state(run.run_id, "interrupted")
+            raise
+        decisions = [v.decision for v in outcome.view.verdicts]
+        store.set_state(run.run_id, "invalid" if worst(decisions) is Decision.INVALID else "finished")
+        return outcome
+
+
+def _begin(ready: Prepared, store: Store, progress: Progress) -> RunContext:
+    row = None if ready.spec.fresh else store.run_for(ready.key)
+    resumed = row is not None and row.state in ("running", "interrupted")
+    run_id = row.run_id if row is not None and resumed else ""
+    run = RunContext(
+        spec=ready.spec,
+        store=store,
+        run_id=run_id,
+        driver=ready.driver,
+        model=ready.model,
+        arms=ready.arms,
+        suites=ready.suites,
+        params=ready.params,
+        files=ready.files,
+        progress=progress,
+        meter=Meter(progress),
+        context_tokens=ready.context_tokens,
+    )
+    if not resumed:
+        run.run_id = store.begin_run(ready.key, manifest(run))
+        return run
+    progress.note(f"resuming run {run_id}")
+    store.set_state(run_id, "running")
+    for arm_row in store.arms(run_id):
+        run.seen[(arm_row.arm, arm_row.place)] = arm_row
+    return run
+
+
+async def _observe(run: RunContext) -> None:
+    """Everything that needs an engine."""
+    base = run.arm(BASE)
+    async with ArmSession(run, base) as session:
+        try:
+            await _make_cases(run, session)
+        except EngineError as e:
+            # Without a base there is nothing to compare with: every verdict is INVALID, with this reason.
+            run.broken[(BASE, SERVING)] = f"engine: {e}"
+            run.progress.note(f"base: the engine cannot be used: {e}")
+            return
+        if not run.usable(BASE, SERVING):
+            return
+        work = {a.name: {s.name: outstanding(run, s, a.name) for s in run.suites_of(SERVING)} for a in run.arms}
+        _plan_work(run, work)
+        await run_panel(run, session)
+        await run_arm(run, base, work[BASE], session)
+    for arm in serving_order(run.arms):
+        if arm.name != BASE:
+            await run_arm(run, arm, work[arm.name])
+    await confirm(run)
+
+
+def _plan_work(run: RunContext, work: Mapping[str, Mapping[str, Sequence[Any]]]) -> None:
+    """Tell the meter what is to be done."""
+    arms = sum(PANEL in a.places for a in run.arms)
+    for suite in run.suites_of(PANEL):
+        for w in panel_outstanding(run, suite):
+            run.meter.plan(suite.name, run.weight(suite, run.cases[suite.name][w.case_id]) * arms)
+    for arm in serving_order(run.arms):
+        for name, items in work[arm.name].items():
+            for w in items:
+                run.meter.plan(name, run.weight(run.suites[name], run.cases[name][w.case_id]))
+
+
+async def _make_cases(run: RunContext, session: ArmSession) -> None:
+    """Cases of every suite: from the store when resumed, else made with the base's tokenizer and stored."""
+    stored = {n: dict(run.store.cases(run.run_id, n)) for n in run.suites}
+    if run.seen and all(stored.values()):
+        run.cases = stored
+        return
+    live = await session.get()
+    lanes = await live.lanes()
+    loop = asyncio.get_running_loop()
+
+    def tokenize(text: str) -> Tokens:
+        return asyncio.run_coroutine_threadsafe(live.tokenize(text), loop).result(timeout=60)
+
+    for name, suite in run.suites.items():
+        missing = [
+            f"{lane.value}: {found.reason}"
+            for lane in sorted(suite.needs - {Lane.PANEL})
+            if isinstance(found := lanes.get(lane, Missing("not offered by this engine")), Missing)
+        ]
+        if missing:
+            run.untested[name] = "; ".join(missing)
+            run.cases[name] = {}
+            continue
+        ctx = SuiteContext(run.params[name], run.spec.seed, tokenize, run.context_tokens, run.files)
+        cases = await asyncio.to_thread(_all_cases, suite, ctx)
+        run.store.add_cases(run.run_id, cases)
+        run.cases[name] = {c.id: c for c in cases}
+        cost = suite.cost(cases, run.params[name])
+        run.progress.note(
+            f"{name}: {cost.cases} cases; an arm reads {cost.prefill_tokens:,} and writes {cost.decode_tokens:,} tokens"
+        )
+
+
+def _all_cases(suite: Suite, ctx: SuiteContext) -> list[Case]:
+    return list(suite.cases(ctx))
+
+
+def _judge(run: RunContext, ready: Prepared, duration_s: float) -> Outcome:
+    """Everything after the engines: pure over what the store holds, then written."""
+    run.progress.stage("judging")
+    records: dict[str, Records] = {}
+    for name, suite in run.suites.items():
+        records[name] = scored_records(run, suite)
+        keep_scores(run, suite, records[name])
+    evidence = gather(run, records)
+    verdicts = [judge(e, ready.policy) for e in evidence.values()]
+    for verdict in verdicts:
+        run.store.save_verdict(run.run_id, verdict)
+    view = _view(run, ready, records, evidence, verdicts, duration_s)
+    folder = (run.spec.out or run.store.folder / "reports") / run.run_id
+    files = write_all(view, folder)
+    run.store.add_evidence(run.run_id, "report", "", {k: str(v) for k, v in files.items()})
+    return Outcome(view, files)
+
+
+def _view(
+    run: RunContext,
+    ready: Prepared,
+    records: Mapping[str, Records],
+    evidence: Mapping[str, Any],
+    verdicts: Sequence[Verdict],
+    duration_s: float,
+) -> RunView:
+    row = run.store.find_run(run.run_id)
+    return RunView(
+        run_id=run.run_id,
+        key=ready.key,
+        created=row.created,
+        duration_s=duration_s,
+        model=run.model,
+        engine=run.driver.name,
+        policy=ready.policy.name,
+        preset=ready.preset,
+        seed=run.spec.seed,
+        context_tokens=run.context_tokens,
+        arms=[_arm_view(run, a) for a in run.arms],
+        capacity=capacity_rows(run.model.geometry, run.arms, run.seen),
+        evidence=evidence,
+        verdicts=verdicts,
+        records=records,
+        manifest=row.manifest,
+        caveats=caveats(run),
+    )
+
+
+def _arm_view(run: RunContext, arm: Arm) -> ArmView:
+    rows = {place: run.seen[(arm.name, place)] for place in (SERVING, PANEL) if (arm.name, place) in run.seen}
+    return ArmView(
+        name=arm.name,
+        role=arm.role.value,
+        recipe=str(arm.recipe),
+        effective=str(arm.launch.effective),
+        perturb=arm.perturb,
+        deployments={p: r.deployment for p, r in rows.items() if r.deployment is not None},
+        engaged={p: r.engaged for p, r in rows.items() if r.engaged is not None},
+    )

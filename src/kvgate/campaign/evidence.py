@@ -1,0 +1,183 @@
+"""From records to what the gate may look at: engagement, deltas, summaries, holes, and what nobody tested."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvgate.campaign.arms import BASE, PANEL, SERVING, Arm, Role, of_role
+from kvgate.campaign.context import RunContext
+from kvgate.core.deployment import Engaged, Engagement, FieldDelta, Sameness
+from kvgate.core.observation import Records, content_digest
+from kvgate.core.suite import Summary
+from kvgate.core.verdict import CandidateEvidence
+from kvgate.store.rows import ArmRow
+
+#: Below this the distributions of the demo kind of model say little about a big one (evaluation facts, llama.cpp PR
+#: 21038: Qwen3-0.6B went from unusable to nearly baseline by rotation, an 8B model barely moved).
+SMALL_MODEL_BYTES = 2 * 10**9
+
+
+def gather(run: RunContext, records: Mapping[str, Records]) -> dict[str, CandidateEvidence]:
+    """Evidence per candidate, in the order they were asked for."""
+    digest = content_digest({name: r.digest for name, r in records.items()})
+    return {a.name: _of_candidate(run, a, records, digest) for a in of_role(run.arms, Role.CANDIDATE)}
+
+
+def _of_candidate(run: RunContext, arm: Arm, records: Mapping[str, Records], digest: str) -> CandidateEvidence:
+    rows = {place: run.seen[(arm.name, place)] for place in (SERVING, PANEL) if (arm.name, place) in run.seen}
+    summaries: dict[str, Summary] = {}
+    untested = dict(run.untested)
+    errors: dict[str, list[str]] = {}
+    for name, suite in run.suites.items():
+        place = run.place_of(suite)
+        if name in untested:
+            continue
+        if not run.usable(arm.name, place):
+            untested[name] = run.broken.get((arm.name, place)) or f"base: {run.broken[(BASE, place)]}"
+            continue
+        failed = run.store.errors(run.run_id, name)
+        holes = [f"{who}: {text}" for who in (BASE, arm.name, "*") for text in failed.get(who, ())]
+        if holes:
+            errors[name] = holes
+        summaries[name] = suite.summarise(records[name].pair_with(arm.name))
+        for i, reason in enumerate(summaries[name].untested):
+            untested[f"{name}: part {i + 1}"] = reason
+    return CandidateEvidence(
+        candidate=arm.name,
+        recipe=str(arm.recipe),
+        effective=str(arm.launch.effective),
+        engaged={place: row.engaged for place, row in rows.items() if row.engaged is not None},
+        deltas={p: d for p, row in rows.items() if (d := _deltas(run, arm, p, row))},
+        loud=_loud(run, rows),
+        summaries=summaries,
+        errors=errors,
+        untested=untested | _lengths(run),
+        invalid=_invalid(run, arm, records),
+        model=run.model.name,
+        engine=run.driver.name,
+        caveats=caveats(run),
+        records_digest=digest,
+    )
+
+
+def _deltas(run: RunContext, arm: Arm, place: str, row: ArmRow) -> tuple[FieldDelta, ...]:
+    """Identity fields that differ from the base of the same place, or are unknown, beyond what the arm declares."""
+    base = run.seen.get((BASE, place))
+    if base is None or base.deployment is None or row.deployment is None:
+        return ()
+    return tuple(
+        d
+        for d in base.deployment.delta(row.deployment)
+        if d.status is not Sameness.SAME and d.field not in (*arm.perturb, *IRRELEVANT)
+    )
+
+
+#: Fields that no engine of today's list can differ in without the launch saying so.
+IRRELEVANT = ("tensor_parallel", "pipeline_parallel", "chunked_prefill", "speculation", "epoch")
+
+
+def _loud(run: RunContext, rows: Mapping[str, ArmRow]) -> tuple[str, ...]:
+    said = []
+    for place, row in rows.items():
+        base = run.seen.get((BASE, place))
+        if base is None or base.deployment is None or row.deployment is None:
+            continue
+        for field in ("backend", "kernel"):
+            a, b = getattr(base.deployment.loud, field), getattr(row.deployment.loud, field)
+            if a != b:
+                said.append(f"{place}: {field} changed with the recipe: {a} -> {b}")
+    return tuple(said)
+
+
+def _invalid(run: RunContext, arm: Arm, records: Mapping[str, Records]) -> tuple[str, ...]:
+    """Reasons that void the comparison: an arm that could not be used, or a lossy codec that changed nothing."""
+    reasons = []
+    for place in (SERVING, PANEL):
+        for who in (BASE, arm.name):
+            reason = run.broken.get((who, place))
+            if reason is not None:
+                reasons.append(f"{who} ({place}): {reason}")
+    lossless = lossless_against_base(run, arm)
+    for name, r in records.items():
+        blocks = [b for b in r.positions if b.arm == arm.name]
+        if blocks and not lossless and not any(b.data["kl"].any() for b in blocks):
+            n = sum(len(b.data) for b in blocks)
+            reasons.append(
+                f"{name}: KL is exactly 0 at all {n} positions, although {arm.launch.effective} stores fewer bits than "
+                "the base: the recipe is not in force"
+            )
+    return tuple(reasons)
+
+
+def lossless_against_base(run: RunContext, arm: Arm) -> bool:
+    """True if this arm stores all that the base's codec can hold, so that a KL of 0 is what it should give."""
+    base, expected = run.arm(BASE).launch.expected, arm.launch.expected
+    held = expected.lossless_against
+    same = (base.k_codec, base.v_codec) == (expected.k_codec, expected.v_codec)
+    return same or (base.k_codec in held and base.v_codec in held)
+
+
+def _lengths(run: RunContext) -> dict[str, str]:
+    trained = run.model.geometry.context_tokens
+    if run.context_tokens >= trained:
+        return {}
+    longest = max(
+        (c["tokens"] for per in run.cases.values() for c in (x.body for x in per.values()) if "tokens" in c), default=0
+    )
+    seen = f"; the longest case had {longest}" if longest else ""
+    return {
+        "long contexts": f"nothing beyond {run.context_tokens} tokens was run{seen}; the model takes {trained}: "
+        f"use --context {trained}"
+    }
+
+
+def caveats(run: RunContext) -> tuple[str, ...]:
+    """What a reader must not conclude."""
+    base = next((r.deployment for (a, _), r in run.seen.items() if a == BASE and r.deployment), None)
+    build = (base.identity.build or base.identity.version or "unknown build") if base else "unknown build"
+    said = [f"holds for {run.model.name} on {run.driver.name} {build} only; retest after every engine upgrade"]
+    if run.model.size_bytes < SMALL_MODEL_BYTES:
+        said.append(
+            f"{run.model.name} is a small model ({run.model.size_bytes / 1e6:.0f} MB of weights): small models are "
+            "hurt most by KV quantization, and its result does not carry to another model"
+        )
+    return tuple(said)
+
+
+def engaged_everywhere(engaged: Mapping[str, Engaged]) -> bool:
+    """True if every place confirms the recipe."""
+    return bool(engaged) and all(e.level is Engagement.CONFIRMED for e in engaged.values())
+
+
+def manifest(run: RunContext) -> dict[str, Any]:
+    """What makes this run this run; stored with it and shown in the report. No secrets, no prompts."""
+    return {
+        "kvgate": _version(),
+        "spec": run.spec.model_dump(mode="json", exclude={"store", "out"}),
+        "model": {"name": run.model.name, "digest": run.model.digest, "weights": run.model.weights_dtype},
+        "context_tokens": run.context_tokens,
+        "suites": {
+            n: {
+                "version": s.version,
+                "scorer_version": s.scorer_version,
+                "params": run.params[n].model_dump(mode="json"),
+            }
+            for n, s in run.suites.items()
+        },
+        "arms": {
+            a.name: {
+                "role": a.role.value,
+                "recipe": str(a.recipe),
+                "effective": str(a.launch.effective),
+                "perturb": list(a.perturb),
+            }
+            for a in run.arms
+        },
+    }
+
+
+def _version() -> str:
+    from kvgate import __version__
+
+    return __version__

@@ -1,0 +1,120 @@
+"""Everything that is decided before an engine starts. Wrong input ends here, with nothing started."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvgate.campaign.arms import Arm, build_arms
+from kvgate.campaign.spec import DEFAULT_CONTEXT_TOKENS, SMOKE_CONTEXT_TOKENS, CheckSpec, usable_threads
+from kvgate.core import registry
+from kvgate.core.engine import Driver, Settings
+from kvgate.core.errors import UserError
+from kvgate.core.geometry import ModelFiles
+from kvgate.core.observation import content_digest
+from kvgate.core.suite import Suite
+from kvgate.gate.policy import Policy, load_policy
+from kvgate.models.resolve import resolve_model
+
+PRESETS = ("smoke", "default")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A check that may start."""
+
+    spec: CheckSpec
+    policy: Policy
+    preset: str
+    driver: Driver
+    arms: tuple[Arm, ...]
+    suites: Mapping[str, Suite]
+    params: Mapping[str, Any]
+    files: Mapping[str, Path]
+    context_tokens: int
+    key: str
+    model: ModelFiles
+
+
+def find_driver(name: str) -> Driver:
+    """A driver by id or alias."""
+    drivers = registry.discover("engine")
+    for driver in drivers.values():
+        if name == driver.name or name in driver.aliases:
+            return driver  # type: ignore[no-any-return]
+    raise UserError(f"unknown engine {name!r}", allowed=drivers)
+
+
+def prepare(spec: CheckSpec) -> Prepared:
+    """Resolve and check all that the person gave.
+
+    Raises:
+        UserError: anything that cannot be done; nothing has been started.
+    """
+    policy = load_policy(spec.policy)
+    preset = spec.preset or (policy.name if policy.name in PRESETS else "default")
+    if preset not in PRESETS:
+        raise UserError(f"unknown preset {preset!r}", allowed=PRESETS)
+    driver = find_driver(spec.engine)
+    model = resolve_model(spec.model)
+    wanted = SMOKE_CONTEXT_TOKENS if preset == "smoke" else DEFAULT_CONTEXT_TOKENS
+    context = spec.context_tokens or min(wanted, model.geometry.context_tokens)
+    settings = Settings(context_tokens=context, threads=spec.threads or usable_threads())
+    arms = build_arms(driver, model, spec.base, spec.kv, settings, spec.engine_python)
+    suites, params = choose_suites(preset, spec.suites)
+    files = {name: path for name, path in (("corpus", spec.corpus), ("golden", spec.golden)) if path is not None}
+    for name, path in files.items():
+        if not path.exists():
+            raise UserError(f"--{name} {path} does not exist", fix="give an existing path")
+    key = run_key(spec, preset, context, arms, suites, params, files, model.digest)
+    return Prepared(spec, policy, preset, driver, arms, suites, params, files, context, key, model)
+
+
+def choose_suites(preset: str, names: Sequence[str]) -> tuple[dict[str, Suite], dict[str, Any]]:
+    """Suites that have the preset, and their parameters; `names` narrows the choice."""
+    found = registry.discover("suite")
+    for name in names:
+        if name not in found:
+            raise UserError(f"unknown suite {name!r}", allowed=found)
+    suites = {n: s for n, s in found.items() if preset in s.presets() and (not names or n in names)}
+    return suites, {n: s.presets()[preset] for n, s in suites.items()}
+
+
+def run_key(
+    spec: CheckSpec,
+    preset: str,
+    context: int,
+    arms: Sequence[Arm],
+    suites: Mapping[str, Suite],
+    params: Mapping[str, Any],
+    files: Mapping[str, Path],
+    model_digest: str,
+) -> str:
+    """sha256 of what decides the observations: not the policy's rules, which only judge them."""
+    return content_digest(
+        {
+            "model": model_digest,
+            "engine": [spec.engine, str(spec.engine_python or "")],
+            "arms": [
+                [a.name, a.role.value, list(a.perturb), list(a.launch.argv[1:]), dict(a.launch.env)] for a in arms
+            ],
+            "options": [dict(a.launch.engine_options) for a in arms],
+            "preset": [[n, s.version, params[n].model_dump(mode="json")] for n, s in suites.items()],
+            "preset_name": preset,
+            "files": {n: _tree_digest(p) for n, p in files.items()},
+            "context": context,
+            "seed": spec.seed,
+        }
+    )
+
+
+def _tree_digest(path: Path) -> str:
+    """Digest of a file, or of every file below a folder with its relative name."""
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+    h = hashlib.sha256()
+    for p in files:
+        h.update(str(p.relative_to(path.parent)).encode() + b"\0" + hashlib.sha256(p.read_bytes()).digest())
+    return h.hexdigest()

@@ -1,0 +1,118 @@
+"""The serving lane: one child process per deployment, suites over HTTP, one request at a time.
+
+Retry rule: a case is tried three times; an engine that died is started again, three times an arm. What still fails is
+recorded as failed, with its error, and never counts as an answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from kvgate.campaign.arms import SERVING, Arm
+from kvgate.campaign.context import RunContext
+from kvgate.core.engine import Session
+from kvgate.core.errors import EngineDied, EngineError
+from kvgate.core.observation import Raw, Work
+from kvgate.core.suite import Suite
+
+MAX_ATTEMPTS = 3
+MAX_STARTS = 4
+
+WorkBySuite = Mapping[str, Sequence[Work]]
+
+
+class ArmSession:
+    """The session of one arm, started when first needed and again after a death."""
+
+    def __init__(self, run: RunContext, arm: Arm) -> None:
+        self._run, self._arm = run, arm
+        self._stack = AsyncExitStack()
+        self._session: Session | None = None
+        self._starts = 0
+
+    async def get(self) -> Session:
+        """The live session.
+
+        Raises:
+            EngineError: it cannot be started, or was started too often; the arm is then broken.
+        """
+        if self._session is None:
+            if self._starts >= MAX_STARTS:
+                raise EngineDied(f"{self._arm.name}: the engine died {self._starts} times")
+            self._starts += 1
+            self._run.progress.stage(f"{self._arm.name}: starting the engine")
+            self._session = await self._stack.enter_async_context(self._run.driver.open(self._arm.launch))
+            self._run.record_arm(self._arm, SERVING, await self._session.deployment())
+        return self._session
+
+    async def drop(self) -> None:
+        """Close what is left of a dead engine."""
+        self._session = None
+        stack, self._stack = self._stack, AsyncExitStack()
+        await stack.aclose()
+
+    async def __aenter__(self) -> ArmSession:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._stack.aclose()
+
+
+def outstanding(run: RunContext, suite: Suite, arm: str) -> list[Work]:
+    """First runs of every case that this arm has not done yet."""
+    done = run.store.done(run.run_id, suite.name, suite.version)
+    return [w for c in run.cases[suite.name] if (w := Work(arm, c, 0)) not in done]
+
+
+async def run_arm(run: RunContext, arm: Arm, work: WorkBySuite, held: ArmSession | None = None) -> None:
+    """Do the work of one arm; an arm that cannot be used is marked broken and left."""
+    if not any(work.values()) or not run.usable(arm.name, SERVING):
+        return
+    if held is not None:
+        await _run_all(run, arm, work, held)
+        return
+    async with ArmSession(run, arm) as session:
+        await _run_all(run, arm, work, session)
+
+
+async def _run_all(run: RunContext, arm: Arm, work: WorkBySuite, session: ArmSession) -> None:
+    for name, items in work.items():
+        for i, item in enumerate(items):
+            if not run.usable(arm.name, SERVING):
+                return
+            run.progress.stage(f"{arm.name}: {name} {i + 1}/{len(items)}")
+            await _run_one(run, arm, run.suites[name], item, session)
+
+
+async def _run_one(run: RunContext, arm: Arm, suite: Suite, work: Work, session: ArmSession) -> None:
+    case = run.cases[suite.name][work.case_id]
+    begun = time.monotonic()
+    for attempt_left in range(MAX_ATTEMPTS - 1, -1, -1):
+        try:
+            live = await session.get()
+        except EngineError as e:
+            # Nothing of this arm can be measured any more; what was measured stays.
+            run.broken[(arm.name, SERVING)] = f"engine: {e}"
+            run.progress.note(f"{arm.name}: the engine cannot be used: {e}")
+            return
+        if not run.usable(arm.name, SERVING):
+            return
+        started, t0 = datetime.now(UTC).isoformat(), time.monotonic()
+        attempt = run.store.start_work(run.run_id, suite.name, suite.version, work)
+        try:
+            raw = await suite.run(live, case, work.repeat, run.spec.seed)
+        except EngineError as e:
+            raw = Raw(None, error=f"{type(e).__name__}: {e}", seed=run.spec.seed)
+            if isinstance(e, EngineDied):
+                await session.drop()
+        raw = replace(raw, started=started, ms=(time.monotonic() - t0) * 1e3)
+        run.store.finish_work(run.run_id, suite.name, suite.version, work, attempt, raw)
+        if not raw.error:
+            break
+        verb = "again" if attempt_left else "given up"
+        run.progress.note(f"{arm.name}: {suite.name} {case.id}: {raw.error}; {verb}")
+    run.meter.done(suite.name, run.weight(suite, case), time.monotonic() - begun)

@@ -1,0 +1,48 @@
+"""What a person asked of `kvgate check`, as a value."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+#: Context for one sequence when the person names none. Smoke's longest case is a needle of 512 tokens.
+SMOKE_CONTEXT_TOKENS = 1024
+DEFAULT_CONTEXT_TOKENS = 4096
+
+
+def usable_threads() -> int:
+    """CPUs this process may run on; a container's limit counts, not the machine's."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class CheckSpec(BaseModel):
+    """One `kvgate check`.
+
+    Attributes:
+        model: path, catalogue name or hub id. kv: candidate recipes as the person spelled them.
+        base: recipe of the baseline. policy: built-in name or file. preset: None follows the policy's name.
+        context_tokens: None takes the preset's. threads: None takes what this process may use.
+        corpus, golden: the person's own inputs. engine_python: interpreter that owns the engine.
+        out: folder for the report; None puts it beside the store. fresh: do not resume an unfinished run.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str
+    kv: tuple[str, ...]
+    base: str = "native"
+    engine: str = "llama_cpp"
+    policy: str = "default"
+    preset: str | None = None
+    suites: tuple[str, ...] = ()
+    context_tokens: int | None = None
+    threads: int | None = None
+    seed: int = 0
+    corpus: Path | None = None
+    golden: Path | None = None
+    engine_python: Path | None = None
+    store: str | None = None
+    out: Path | None = None
+    fresh: bool = False

@@ -1,0 +1,133 @@
+"""A finished check as a person reads it in a terminal: verdict last, where the eye is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kvgate.cli._terminal import out_console
+from kvgate.core.estimate import Estimate, Measure
+from kvgate.core.text import one_line
+from kvgate.core.units import duration_text, number_text
+from kvgate.core.verdict import Decision, Status, Verdict
+from kvgate.report.model import RunView
+
+COLOUR = {
+    Decision.PASS: "bold green",
+    Decision.FAIL: "bold red",
+    Decision.INCONCLUSIVE: "bold yellow",
+    Decision.INVALID: "bold magenta",
+}
+#: What the terminal shows of the metrics; the report has them all.
+SHOWN = (
+    "prefill.kl_mean",
+    "prefill.kl_p99",
+    "prefill.top1_flip_rate",
+    "decode.kl_mean",
+    "golden.confirmed_breaks",
+    "golden.changed_texts",
+    "needle.accuracy",
+)
+
+
+def measure_text(measure: Measure | None) -> str:
+    """'0.0042 [0.0038, 0.0047]'; unknown ends are '?'."""
+    if measure is None:
+        return ""
+    if not isinstance(measure, Estimate):
+        return f"{measure.statistic:g} (p {measure.p:.3g})"
+    if measure.lo is None and measure.hi is None:
+        return number_text(measure.value)
+    return f"{number_text(measure.value)} [{number_text(measure.lo)}, {number_text(measure.hi)}]"
+
+
+def print_outcome(view: RunView, files: Mapping[str, Path]) -> None:
+    """Plan, results with the floor beside them, verdicts, report path."""
+    console = out_console()
+    _print_capacity(console, view)
+    _print_results(console, view)
+    for verdict in view.verdicts:
+        print_verdict(console, verdict)
+    for caveat in view.caveats:
+        console.print(Text(f"note: {one_line(caveat)}", style="dim"))
+    console.print(Text(f"run {view.run_id}, {duration_text(view.duration_s)}"))
+    console.print(Text(f"report: {files['html']}"), soft_wrap=True)
+
+
+def _print_capacity(console: Console, view: RunView) -> None:
+    table = Table(title="KV cache per recipe", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("recipe", "as run", "B/token", "ratio", "predicted MiB", "engine's log"):
+        table.add_column(name, justify="left" if name in ("recipe", "as run") else "right")
+    for row in view.capacity:
+        predicted = sum(k + v for _, _, k, v in row.predicted)
+        reported = sum(p.k_mib + p.v_mib for p in row.reported)
+        said = "not seen" if row.agrees is None else f"{reported:.2f} {'equal' if row.agrees else 'DIFFERENT'}"
+        table.add_row(
+            row.recipe, row.effective, f"{row.bytes_per_token:,}", f"{row.ratio:.2f} x", f"{predicted:.2f}", said
+        )
+    console.print(table)
+    console.print(Text("ratio is storage (tokens that fit), not speed.\n", style="dim"))
+
+
+def _print_results(console: Console, view: RunView) -> None:
+    floors: dict[str, dict[str, Measure]] = {}
+    for evidence in view.evidence.values():
+        for summary in evidence.summaries.values():
+            for arm, metrics in summary.floor.items():
+                floors.setdefault(arm, {}).update(metrics)
+    table = Table(
+        title="Results (90 % intervals)", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+    )
+    table.add_column("metric")
+    for arm in floors:
+        table.add_column(f"floor: {arm}", justify="right")
+    for candidate in view.evidence:
+        table.add_column(candidate, justify="right")
+    for metric in SHOWN:
+        cells = [measure_text(floors[a].get(metric)) for a in floors]
+        for evidence in view.evidence.values():
+            found = [s.metrics[metric] for s in evidence.summaries.values() if metric in s.metrics]
+            cells.append(measure_text(found[0]) if found else "")
+        if any(cells):
+            table.add_row(metric, *cells)
+    if table.row_count:
+        console.print(table)
+        console.print(
+            Text(
+                "The floor is the base against itself: a candidate is judged on what it adds to the largest of them.\n",
+                style="dim",
+            )
+        )
+
+
+MARKS = {
+    Status.PASS: "ok",
+    Status.FAIL: "FAIL",
+    Status.INCONCLUSIVE: "?",
+    Status.INVALID: "INVALID",
+    Status.UNTESTED: "untested",
+    Status.WARN: "warn",
+}
+
+
+def print_verdict(console: Console, verdict: Verdict) -> None:
+    """Headline, findings, untested, next step."""
+    console.print(Text.assemble((f"{verdict.candidate}: ", "bold"), (verdict.headline(), COLOUR[verdict.decision])))
+    for f in verdict.findings:
+        text = f"  {MARKS[f.status]:>8}  {f.rule}{' (guard)' if f.role == 'guard' else ''}: {one_line(f.message)}"
+        if f.status is Status.INCONCLUSIVE:
+            text += f" Decides with {f.decide_n}." if f.decide_n else f" {f.decide_why}"
+        console.print(Text(text))
+    if verdict.untested:
+        console.print(Text("  not tested:"))
+        for what in verdict.untested:
+            console.print(Text(f"    - {one_line(what)}"))
+    step = verdict.next
+    console.print(Text(f"  next: {one_line(step.action)}. {one_line(step.why)}"))
+    if step.command:
+        console.print(Text(f"    $ {one_line(step.command)}"), soft_wrap=True)
+    console.print()

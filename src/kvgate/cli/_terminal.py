@@ -1,0 +1,74 @@
+"""Progress and tables on a terminal. Everything but results goes to stderr; text of models is never markup."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.text import Text
+
+from kvgate.core.text import one_line
+from kvgate.core.units import duration_text
+
+#: A pipe or a CI log gets one line at most this often.
+PLAIN_EVERY_S = 10.0
+
+
+def out_console() -> Console:
+    """Where results go."""
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """One document on stdout; NaN and infinity are an error, not a token that other parsers refuse."""
+    sys.stdout.write(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+
+
+class TerminalProgress:
+    """A bar where there is a terminal, plain lines where there is none."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        self._bar = Progress(
+            BarColumn(bar_width=24),
+            TextColumn("{task.percentage:>3.0f} %", markup=False),
+            TextColumn("{task.fields[left]}", markup=False),
+            TextColumn("{task.description}", markup=False),
+            console=self._console,
+            transient=True,
+            disable=not self._console.is_terminal,
+        )
+        self._task: TaskID | None = None
+        self._stage, self._last_plain = "", 0.0
+
+    def __enter__(self) -> TerminalProgress:
+        self._bar.start()
+        self._task = self._bar.add_task("starting", total=None, left="")
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._bar.stop()
+
+    def note(self, text: str) -> None:
+        """A line that stays."""
+        self._console.print(Text(one_line(text)))
+
+    def stage(self, text: str) -> None:
+        """What is happening now."""
+        self._stage = one_line(text)
+        if self._task is not None:
+            self._bar.update(self._task, description=self._stage)
+
+    def update(self, done: float, total: float, remaining_s: float | None) -> None:
+        """Move the bar; the remaining time is what this run's own rates give."""
+        left = "" if remaining_s is None else f"about {duration_text(remaining_s)} left"
+        if self._task is not None:
+            self._bar.update(self._task, completed=done, total=total, left=left)
+        if not self._console.is_terminal and time.monotonic() - self._last_plain > PLAIN_EVERY_S:
+            self._last_plain = time.monotonic()
+            self._console.print(Text(f"{done / total:4.0%}  {left}  {self._stage}"))

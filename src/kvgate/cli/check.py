@@ -1,0 +1,72 @@
+"""`kvgate check`: start a baseline and each candidate, measure, judge, report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command()(check)
+
+
+def check(
+    model: Annotated[str, typer.Argument(help="GGUF file, or a catalogue name such as smollm2.")],
+    kv: Annotated[list[str] | None, typer.Option("--kv", help="Candidate recipe, e.g. q8_0 or k=q8_0,v=q4_0.")] = None,
+    policy: Annotated[str, typer.Option(help="smoke, default, strict, or a policy file (TOML).")] = "default",
+    preset: Annotated[str | None, typer.Option(help="Sizes of the suites; follows the policy's name.")] = None,
+    base: Annotated[str, typer.Option(help="Recipe of the baseline.")] = "native",
+    engine: Annotated[str, typer.Option(help="Engine that runs all arms.")] = "llama_cpp",
+    suite: Annotated[list[str] | None, typer.Option("--suite", help="Run only this suite (repeatable).")] = None,
+    context: Annotated[int | None, typer.Option(min=256, help="Context of one sequence, in tokens.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of the engine.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of cases and sampling.")] = 0,
+    corpus: Annotated[Path | None, typer.Option(help="Folder of texts; each sub-folder is a category.")] = None,
+    golden: Annotated[Path | None, typer.Option(help="JSONL of OpenAI-format chats, one a line.")] = None,
+    engine_python: Annotated[Path | None, typer.Option(help="Interpreter that owns the engine's package.")] = None,
+    store: Annotated[str | None, typer.Option(help="Where runs are kept (a file).", envvar="KVGATE_STORE")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for reports; default: beside the store.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew instead of resuming an unfinished run.")] = False,
+    reuse: Annotated[bool, typer.Option("--reuse", help="Show the finished run of the same key, if any.")] = False,
+    json_out: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> int:
+    """May this model's KV cache be stored so? Runs the suites on a baseline and each candidate and gives a verdict."""
+    from kvgate.campaign.check import check as run_check
+    from kvgate.campaign.check import reusable
+    from kvgate.campaign.spec import CheckSpec
+    from kvgate.cli._show import print_outcome
+    from kvgate.cli._terminal import TerminalProgress, print_json
+    from kvgate.report.json import check_json
+
+    spec = CheckSpec(
+        model=model,
+        kv=tuple(kv or ()),
+        base=base,
+        engine=engine,
+        policy=policy,
+        preset=preset,
+        suites=tuple(suite or ()),
+        context_tokens=context,
+        threads=threads,
+        seed=seed,
+        corpus=corpus,
+        golden=golden,
+        engine_python=engine_python,
+        store=store,
+        out=out,
+        fresh=fresh,
+    )
+    if reuse and (old := reusable(spec)) is not None:
+        from kvgate.cli.show import show
+
+        return show(run=old, store=store, json_out=json_out)
+    with TerminalProgress() as progress:
+        outcome = run_check(spec, progress)
+    if json_out:
+        print_json(check_json(outcome.view, str(outcome.files["html"])))
+    else:
+        print_outcome(outcome.view, outcome.files)
+    return outcome.exit_code

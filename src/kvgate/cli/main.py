@@ -1,0 +1,86 @@
+"""The command line's entry: finds the verbs, maps every error to one line and an exit code.
+
+Exit codes: 0 PASS, 1 FAIL, 3 INCONCLUSIVE, 4 INVALID (also: the record could not be written, or kvgate itself broke),
+2 usage (nothing was started), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+
+import kvgate.cli
+from kvgate.core.errors import EngineError, KvgateError, StoreError, UserError
+
+USAGE, INVALID, INTERRUPTED = 2, 4, 130
+
+
+def build_app() -> typer.Typer:
+    """The application with every verb in `cli/` registered, in name order."""
+    app = typer.Typer(
+        name="kvgate",
+        help="May I store the KV cache in FP8, q8_0 or smaller, on my model, engine build and context lengths?",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @app.callback()
+    def top() -> None:
+        """Accept or refuse a KV cache dtype, with evidence."""
+
+    for name in sorted(m.name for m in pkgutil.iter_modules(kvgate.cli.__path__)):
+        module = importlib.import_module(f"kvgate.cli.{name}") if name != "main" else None
+        if hasattr(module, "register"):
+            module.register(app)
+    return app
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    try:
+        code = build_app()(args=list(argv) if argv is not None else None, prog_name="kvgate", standalone_mode=False)
+    except KeyboardInterrupt:
+        return _say("interrupted; the same command goes on where it stopped", INTERRUPTED)
+    except UserError as e:
+        return _say(str(e), USAGE)
+    except (StoreError, EngineError) as e:
+        return _say(str(e), INVALID)
+    except KvgateError as e:
+        return _say(str(e), INVALID)
+    except BrokenPipeError:
+        return 0
+    except Exception as e:
+        # typer carries its own copy of click's exceptions from 0.29 on; both have format_message.
+        if hasattr(e, "format_message"):
+            return _say(f"{e.format_message()} (see kvgate --help)", USAGE)
+        if type(e).__name__ == "Abort":
+            return _say("interrupted", INTERRUPTED)
+        return _say(f"internal error: {type(e).__name__}: {e}; traceback in {_keep_traceback()}", INVALID)
+    return code if isinstance(code, int) else 0
+
+
+def _say(text: str, code: int) -> int:
+    from kvgate.core.text import one_line
+
+    print(f"kvgate: {one_line(text)}", file=sys.stderr)  # noqa: T201 - the contract: one line on stderr
+    return code
+
+
+def _keep_traceback() -> Path:
+    with tempfile.NamedTemporaryFile("w", prefix="kvgate-", suffix=".txt", delete=False) as f:
+        traceback.print_exc(file=f)
+    return Path(f.name)
+
+
+def run() -> NoReturn:
+    """Console script."""
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""`kvgate runs`: what has been run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command()(runs)
+
+
+def runs(
+    store: Annotated[str | None, typer.Option(help="Where runs are kept.", envvar="KVGATE_STORE")] = None,
+    json_out: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> int:
+    """List the runs in the store, newest first."""
+    from kvgate.cli._terminal import out_console, print_json
+    from kvgate.core.text import one_line
+    from kvgate.store.open import open_store
+
+    with open_store(store) as opened:
+        rows = [
+            {
+                "run": r.run_id,
+                "state": r.state,
+                "created": r.created,
+                "model": r.manifest.get("model", {}).get("name"),
+                "verdicts": {v["candidate"]: v["headline"] for v in opened.verdicts(r.run_id)},
+            }
+            for r in opened.runs()
+        ]
+    if json_out:
+        print_json({"schema": "kvgate.runs/1", "runs": rows})
+        return 0
+    console = out_console()
+    if not rows:
+        console.print("no runs yet: kvgate check smollm2 --kv q8_0 --policy smoke")
+    for row in rows:
+        said = ", ".join(f"{c} {h}" for c, h in row["verdicts"].items()) or "no verdict yet"
+        console.print(one_line(f"{row['run']}  {row['state']:<11}  {row['model']}  {said}"), soft_wrap=True)
+    return 0

@@ -1,0 +1,56 @@
+"""`kvgate show`: the verdicts of a stored run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command()(show)
+
+
+def show(
+    run: Annotated[str, typer.Argument(help="Run id, its unique beginning, or last.")] = "last",
+    store: Annotated[str | None, typer.Option(help="Where runs are kept.", envvar="KVGATE_STORE")] = None,
+    json_out: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> int:
+    """Show the verdicts of a run again; exits with its worst verdict, as the check did."""
+    from kvgate.cli._terminal import out_console, print_json
+    from kvgate.core.text import one_line
+    from kvgate.core.verdict import Decision, worst
+    from kvgate.store.open import open_store
+
+    with open_store(store) as opened:
+        row = opened.find_run(run)
+        verdicts = [dict(v) for v in opened.verdicts(row.run_id)]
+        reports = [e.body.get("html") for e in opened.evidence(row.run_id, "report")]
+    report = reports[-1] if reports else None
+    code = worst([Decision(v["decision"]) for v in verdicts]).exit_code if verdicts else 0
+    document = {
+        "schema": "kvgate.show/1",
+        "run": row.run_id,
+        "state": row.state,
+        "created": row.created,
+        "exit_code": code,
+        "report": report,
+        "verdicts": verdicts,
+        "manifest": dict(row.manifest),
+    }
+    if json_out:
+        print_json(document)
+        return 0
+    console = out_console()
+    console.print(f"run {row.run_id}: {row.state}, {row.created}")
+    if not verdicts:
+        console.print("no verdict yet: run the same kvgate check again to resume it")
+    for v in verdicts:
+        console.print(one_line(f"{v['candidate']}: {v['headline']}"))
+        for f in v["findings"]:
+            console.print(one_line(f"{f['status']:>12}  {f['rule']}: {f['message']}"), soft_wrap=True)
+        console.print(one_line(f"        next  {v['next']['action']}. {v['next']['why']}"), soft_wrap=True)
+    if report:
+        console.print(f"report: {report}", soft_wrap=True)
+    return code
