@@ -1,0 +1,25 @@
+"""phi3: the file may name a window, and llama.cpp does not use it ("Phi SWA is currently disabled").
+
+Source: llama.cpp src/models/phi3.cpp, pull request 13676.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvgate.core.geometry import LayerGeometry
+from kvgate.models.arch_keys import ArchKeys
+from kvgate.models.layers import WINDOW_KEY, attention_layers, refuse_unknown_keys
+
+
+@dataclass(frozen=True, slots=True)
+class Phi3:
+    name: str = "phi3"
+    architectures: tuple[str, ...] = ("phi3",)
+
+    def layers(self, keys: ArchKeys) -> tuple[LayerGeometry, ...]:
+        refuse_unknown_keys(keys, (WINDOW_KEY,))
+        return attention_layers(keys)
+
+
+FAMILY = Phi3()
