@@ -96,24 +96,27 @@ def percentile_interval(
     clusters: int,
     unit: str,
     what: str = "",
+    strata: int = 1,
 ) -> Estimate:
     """A percentile interval from resampled statistics.
 
     With G clusters the plain percentile interval is about as short as a normal interval is against Student's t. The
-    tail probability is therefore moved from the normal quantile to that of t with G - 1 degrees of freedom
-    (Hesterberg 2015, section 4.4, the expanded percentile interval; its other factor sqrt(G/(G-1)) is left to
-    `cluster_counts`). At 12 clusters and 90 % this reads the 3.6 % and 96.4 % quantiles.
+    tail probability is therefore moved from the normal quantile to that of t with G - strata degrees of freedom
+    (Hesterberg 2015, the expanded percentile interval; its other factor sqrt(G/(G-1)) is left to `cluster_counts`).
+    At 12 clusters and 90 % this reads the 3.6 % and 96.4 % quantiles.
 
     Args:
         point: the statistic of the data. samples: of each resample, [B].
         level: two-sided. n: observations. clusters: independent units.
         what: goes before the method text, e.g. "p99".
+        strata: strata that the clusters were drawn in.
 
     Returns:
         The estimate; `lo` and `hi` are None under MIN_CLUSTERS clusters, or where a resample gave no number.
     """
     s = np.asarray(samples, dtype=np.float64)
-    method = f"{what + ', ' if what else ''}cluster bootstrap, percentile widened to t({clusters - 1}), B={len(s)}"
+    freedom = max(1, clusters - strata)
+    method = f"{what + ', ' if what else ''}cluster bootstrap, percentile widened to t({freedom}), B={len(s)}"
 
     def unbounded(why: str) -> Estimate:
         value = point if np.isfinite(point) else None
@@ -126,16 +129,16 @@ def percentile_interval(
     undefined = int(np.count_nonzero(~np.isfinite(s)))
     if undefined or not len(s):
         return unbounded(f"{undefined} of {len(s)} resamples gave no number")
-    tail = widened_tail(level, clusters)
+    tail = widened_tail(level, freedom)
     lo, hi = np.quantile(s, [tail, 1 - tail])
     return Estimate(float(point), float(lo), float(hi), level, n, clusters, unit, method)
 
 
-def widened_tail(level: float, clusters: int) -> float:
-    """Tail probability to read off the resamples so that `level` holds with few clusters."""
+def widened_tail(level: float, freedom: int) -> float:
+    """Tail probability to read off the resamples so that `level` holds with few degrees of freedom."""
     from scipy.stats import norm, t
 
-    return float(norm.cdf(t.ppf((1 - level) / 2, clusters - 1)))
+    return float(norm.cdf(t.ppf((1 - level) / 2, freedom)))
 
 
 def excess_interval(
@@ -149,6 +152,7 @@ def excess_interval(
     clusters: int,
     unit: str,
     what: str = "",
+    strata: int = 1,
 ) -> Estimate:
     """Interval of the excess: the candidate's statistic minus the largest of the floors' same statistic.
 
@@ -181,6 +185,7 @@ def excess_interval(
         clusters=clusters,
         unit=unit,
         what=name,
+        strata=strata,
     )
 
 
