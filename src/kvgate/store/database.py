@@ -1,0 +1,82 @@
+"""Short transactions on one database.
+
+SQLite: WAL, so that readers and a writer do not block each other; every write takes the write lock at its beginning
+(BEGIN IMMEDIATE), so that a transaction waits at its start and cannot fail half-way; synchronous=FULL, so that what
+was committed also survives a power cut.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from kvgate.store.faults import BUSY_S, faults
+
+_WRITES = "kvgate_writes"
+
+
+class Database:
+    """An engine and the name it has in messages."""
+
+    def __init__(self, engine: sa.Engine, place: str) -> None:
+        self.engine, self.place = engine, place
+
+    @contextmanager
+    def write(self) -> Iterator[sa.Connection]:
+        """One transaction: all of it is kept, or nothing.
+
+        Raises:
+            StoreError: see `faults`.
+        """
+        with faults(self.place), self.engine.connect() as connection:
+            writing = connection.execution_options(**{_WRITES: True})
+            with writing.begin():
+                yield writing
+
+    @contextmanager
+    def read(self) -> Iterator[sa.Connection]:
+        """A consistent view: all that was committed before its first query."""
+        with faults(self.place), self.engine.connect() as connection, connection.begin():
+            yield connection
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def sqlite_database(path: Path) -> Database:
+    """A database on an SQLite file; nothing is touched before the first transaction."""
+    engine = sa.create_engine(sa.URL.create("sqlite", database=str(path)), connect_args={"timeout": BUSY_S})
+
+    @sa.event.listens_for(engine, "connect")
+    def _connected(connection: sqlite3.Connection, record: Any) -> None:
+        connection.isolation_level = None  # we say BEGIN ourselves, below
+        _use_wal(connection)
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA synchronous = FULL")
+
+    @sa.event.listens_for(engine, "begin")
+    def _begun(connection: sa.Connection) -> None:
+        writes = connection.get_execution_options().get(_WRITES)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return Database(engine, str(path))
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switch to WAL. The switch needs the file alone and does not wait by itself, so two first openers must retry."""
+    deadline = time.monotonic() + BUSY_S
+    while True:
+        try:
+            if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as e:
+            if e.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)

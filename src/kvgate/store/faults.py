@@ -1,0 +1,63 @@
+"""A database's errors as one line of ours."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import exc
+
+from kvgate.core.errors import KvgateError, StoreError
+
+#: How long a transaction waits for another process's before it gives up.
+BUSY_S = 30
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def faults(place: str) -> Iterator[None]:
+    """Turn what the database or the file system raises into a StoreError that names `place`.
+
+    Raises:
+        StoreError: a full disk, a lock held too long, a read-only or damaged file, a row that breaks a constraint.
+    """
+    try:
+        yield
+    except exc.StatementError as e:
+        if isinstance(e.orig, KvgateError):
+            raise e.orig from None  # ours, raised while a value was turned into a parameter
+        raise StoreError(_line(place, e.orig)) from e
+    except sqlite3.Error as e:
+        raise StoreError(_line(place, e)) from e
+    except OSError as e:
+        if e.errno in _FULL:
+            raise StoreError(full(place)) from e
+        raise StoreError(f"store {place!r} cannot be written: {e.strerror or e}") from e
+
+
+def full(place: str) -> str:
+    """The line for a full disk."""
+    return (
+        f"the disk that holds the store {place!r} is full; nothing already recorded is lost: "
+        "free space and run the same command again"
+    )
+
+
+def _line(place: str, error: BaseException | None) -> str:
+    # The low byte is the primary code; extended codes say which system call failed.
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    said = " ".join(str(error).split())
+    if code == sqlite3.SQLITE_FULL:
+        return full(place)
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return f"store {place!r} stayed locked by another process for {BUSY_S} s; end it or wait, and run again"
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+        return f"store {place!r} cannot be written: {said}"
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return f"store {place!r} is damaged: {said}; restore a copy, or name another file"
+    if code == sqlite3.SQLITE_CONSTRAINT:
+        return f"store {place!r} refused a row: {said}"
+    return f"store {place!r}: {said}"

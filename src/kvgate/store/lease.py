@@ -1,0 +1,110 @@
+"""One process a run. The lock belongs to the operating system, so it is free as soon as its holder is dead."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from kvgate.core.errors import StoreBusy, StoreError
+from kvgate.store.faults import faults
+
+
+class Lease(Protocol):
+    """What a store needs: SQLite takes a file lock, a database server would take an advisory lock."""
+
+    def hold(self, key: str) -> AbstractContextManager[str]:
+        """Hold `key` alone until the end of the block; gives the owner's name as it may be shown.
+
+        Raises:
+            StoreBusy: another process holds it; found out at once, without waiting.
+        """
+        ...
+
+
+class FileLease:
+    """`flock` on one small file a key, in a folder beside the database. The file holds the owner's pid."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @contextmanager
+    def hold(self, key: str) -> Iterator[str]:
+        path = self._folder / (hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32] + ".lock")
+        with faults(str(self._folder)):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fd = _take(path)
+        _descriptors.add(fd)
+        try:
+            owner = {"pid": os.getpid(), "host": socket.gethostname()}
+            with faults(str(self._folder)):
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, json.dumps(owner).encode(), 0)
+            yield f"pid {owner['pid']} on {owner['host']}"
+        finally:
+            if fd in _descriptors:
+                _descriptors.discard(fd)
+                # Removed while it is still locked: whoever opened it meanwhile sees that the name has gone.
+                with contextlib.suppress(OSError):
+                    path.unlink()
+                os.close(fd)
+
+
+#: Locks of this process. A fork shares them; a child that outlives us would keep a run locked, so it lets go.
+_descriptors: set[int] = set()
+
+
+def _let_go() -> None:
+    for fd in _descriptors:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+    _descriptors.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
+def _take(path: Path) -> int:
+    """A locked descriptor of the file that `path` names now."""
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_current(fd, path):
+                return fd
+        except BlockingIOError:
+            busy = StoreBusy(f"this check is already running{_holder(fd)}", fix="wait for it, or end it")
+            os.close(fd)
+            raise busy from None
+        except OSError as e:
+            os.close(fd)
+            if e.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise StoreError(
+                    f"the file system of {str(path.parent)!r} has no file locks; name a local file with KVGATE_STORE"
+                ) from e
+            raise
+        os.close(fd)  # its last holder removed it between our open and our lock
+
+
+def _is_current(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _holder(fd: int) -> str:
+    """' (pid 12 on host)' if the holder has said so."""
+    try:
+        owner = json.loads(os.pread(fd, 1000, 0))
+        return f" (pid {int(owner['pid'])} on {owner['host']})"
+    except (ValueError, KeyError, TypeError, OSError):
+        return ""

@@ -1,0 +1,18 @@
+"""Run by Alembic: migrate the connection that it was given."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from kvgate.store.schema import metadata
+
+# transactional_ddl: SQLite can roll back tables, but Alembic assumes it cannot.
+# render_as_batch: SQLite changes a column only by copying its table.
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    transactional_ddl=True,
+    render_as_batch=True,
+)
+with context.begin_transaction():
+    context.run_migrations()
