@@ -1,0 +1,104 @@
+"""Texts for the fidelity suite: folder = category, file = document. Our own, or the user's by `--corpus DIR`.
+
+Knows nothing about tokens. Order is by category and file name, so that a preset that takes the first two documents of
+each category always takes the same two.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from kvgate.core.errors import UserError
+
+SUFFIXES = (".txt", ".md")
+#: A document beyond this is read no further than its size: it would be cut at the context anyway.
+MAX_DOCUMENT_BYTES = 8 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One text. `name` is its path inside the corpus, `category` its top folder ("" at the top)."""
+
+    name: str
+    category: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Documents in order, and what was left out, one reason a line. `where` names the corpus in messages."""
+
+    where: str
+    documents: tuple[Document, ...]
+    skipped: tuple[str, ...] = ()
+
+
+def read_corpus(folder: Path | None) -> Corpus:
+    """The user's corpus, or the one that comes with kvgate.
+
+    Raises:
+        UserError: no such folder, no text file in it, a file that is not UTF-8 or cannot be read.
+    """
+    if folder is None:
+        return _shipped()
+    if not folder.is_dir():
+        kind = "is not a folder" if folder.exists() else "does not exist"
+        raise UserError(f"corpus {folder} {kind}", fix="give a folder with one sub-folder of .txt files per category")
+    documents, skipped = [], []
+    for path in _text_files(folder):
+        name = path.relative_to(folder).as_posix()
+        try:
+            if path.stat().st_size > MAX_DOCUMENT_BYTES:
+                skipped.append(f"{name}: larger than 8 MiB; split it")
+                continue
+            documents.append(Document(name, _category(name), _decode(path.read_bytes(), path)))
+        except OSError as e:
+            raise UserError(f"corpus file {path} cannot be read: {e.strerror}", fix="check its permissions") from e
+    if not documents and not skipped:
+        raise UserError(f"corpus {folder} holds no text file", allowed=SUFFIXES, fix="put texts into category folders")
+    return Corpus(str(folder), tuple(documents), tuple(skipped))
+
+
+def _shipped() -> Corpus:
+    root = files("kvgate.suites") / "data" / "corpus"
+    documents = []
+    for category in sorted(_children(root), key=lambda t: t.name):
+        for file in sorted(_children(category), key=lambda t: t.name):
+            name = f"{category.name}/{file.name}"
+            documents.append(Document(name, category.name, file.read_bytes().decode("utf-8")))
+    return Corpus("kvgate's own corpus", tuple(documents))
+
+
+def _children(folder: Traversable) -> Iterator[Traversable]:
+    for child in folder.iterdir():
+        if child.is_dir() or child.name.endswith(SUFFIXES):
+            yield child
+
+
+def _text_files(folder: Path) -> list[Path]:
+    found = [
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in SUFFIXES
+        and path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]
+    return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
+
+
+def _decode(data: bytes, path: Path) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as e:
+        raise UserError(f"corpus file {path} is not UTF-8 (byte {e.start})", fix="convert it, or move it away") from e
+
+
+def _category(name: str) -> str:
+    """The top folder, in the characters that a metric label may hold."""
+    top, slash, _ = name.partition("/")
+    return re.sub(r"[^\w.-]+", "_", top) if slash else ""
