@@ -58,9 +58,8 @@ async def confirm(run: RunContext) -> None:
 def keep_scores(run: RunContext, suite: Suite, records: Records) -> None:
     """Write scores and comparisons to the store; they are derived, so this happens once, at the end."""
     rows = [
-        (Work(arm, case_id, repeat), score)
-        for (arm, case_id), scores in sorted(records.scores.items())
-        for repeat, score in enumerate(scores)
+        (answer.work, suite.score(records.cases[answer.work.case_id], answer.raw))
+        for answer in run.store.answered(run.run_id, suite.name)
     ]
     run.store.save_final(
         run.run_id,

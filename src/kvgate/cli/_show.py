@@ -55,7 +55,7 @@ def print_outcome(view: RunView, files: Mapping[str, Path]) -> None:
     for caveat in view.caveats:
         console.print(Text(f"note: {one_line(caveat)}", style="dim"))
     console.print(Text(f"run {view.run_id}, {duration_text(view.duration_s)}"))
-    console.print(Text(f"report: {files['html']}"), soft_wrap=True)
+    console.print(Text(f"report: {files['report.html']}"), soft_wrap=True)
 
 
 def _print_capacity(console: Console, view: RunView) -> None:

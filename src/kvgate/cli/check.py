@@ -66,7 +66,7 @@ def check(
     with TerminalProgress() as progress:
         outcome = run_check(spec, progress)
     if json_out:
-        print_json(check_json(outcome.view, str(outcome.files["html"])))
+        print_json(check_json(outcome.view, str(outcome.files["report.html"])))
     else:
         print_outcome(outcome.view, outcome.files)
     return outcome.exit_code

@@ -38,9 +38,10 @@ def build_app() -> typer.Typer:
         """Accept or refuse a KV cache dtype, with evidence."""
 
     for name in sorted(m.name for m in pkgutil.iter_modules(kvgate.cli.__path__)):
-        module = importlib.import_module(f"kvgate.cli.{name}") if name != "main" else None
-        if hasattr(module, "register"):
-            module.register(app)
+        if name != "main":
+            register = getattr(importlib.import_module(f"kvgate.cli.{name}"), "register", None)
+            if register is not None:
+                register(app)
     return app
 
 

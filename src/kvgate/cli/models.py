@@ -19,18 +19,17 @@ def list_models(json_out: Annotated[bool, typer.Option("--json", help="One JSON 
     """List the catalogue."""
     from kvgate.cli._terminal import out_console, print_json
     from kvgate.core.units import bytes_text
-    from kvgate.models.fetch import cached_path, list_models
+    from kvgate.models.fetch import list_models as catalogue
 
-    entries = list_models()
+    listed = catalogue()
     if json_out:
-        rows = [{**e.model_dump(mode="json"), "path": str(p) if (p := cached_path(e)) else None} for e in entries]
+        rows = [{**e.model.model_dump(mode="json"), "path": str(e.path) if e.cached else None} for e in listed]
         print_json({"schema": "kvgate.models/1", "models": rows})
         return 0
-    for e in entries:
-        here = "here" if cached_path(e) else "not fetched"
-        out_console().print(
-            f"{e.name}  {bytes_text(e.size_bytes)}  {e.licence}  {here}  {e.description}", soft_wrap=True
-        )
+    for e in listed:
+        m, here = e.model, "here" if e.cached else "not fetched"
+        line = f"{m.name}  {bytes_text(m.size_bytes)}  {m.licence}  {here}  {m.description}"
+        out_console().print(line, soft_wrap=True)
     return 0
 
 

@@ -26,7 +26,7 @@ def show(
     with open_store(store) as opened:
         row = opened.find_run(run)
         verdicts = [dict(v) for v in opened.verdicts(row.run_id)]
-        reports = [e.body.get("html") for e in opened.evidence(row.run_id, "report")]
+        reports = [e.body.get("report.html") for e in opened.evidence(row.run_id, "report")]
     report = reports[-1] if reports else None
     code = worst([Decision(v["decision"]) for v in verdicts]).exit_code if verdicts else 0
     document = {

@@ -15,11 +15,11 @@ def register(app: typer.Typer) -> None:
 def where(json_out: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False) -> int:
     """Print where runs, reports and models are kept."""
     from kvgate.cli._terminal import out_console, print_json
-    from kvgate.models.fetch import cache_folder
+    from kvgate.models.file_digest import cache_root
     from kvgate.store.open import default_location
 
     location = default_location()
-    paths = {"store": str(location), "models": str(cache_folder())}
+    paths = {"store": str(location), "models": str(cache_root() / "models")}
     if json_out:
         print_json({"schema": "kvgate.where/1", **paths})
     else:
