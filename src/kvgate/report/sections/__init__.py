@@ -1,0 +1,1 @@
+"""A run cut into the sections of a report. Values only: HTML and Markdown render the same ones."""
