@@ -89,7 +89,7 @@ def refuse_unknown_keys(keys: ArchKeys, known: Collection[str] = ()) -> None:
             continue
         if name.startswith("attention.") or name.startswith(_STATEFUL):
             raise UserError(
-                f"kvgate has no verified rule for {keys.architecture!r} with the key {name!r}: its cache cannot be sized",
+                f"kvgate has no verified rule for {keys.architecture!r} with the key {name!r}",
                 fix="try a model of another architecture",
             )
 

@@ -1,0 +1,88 @@
+"""What a person typed for MODEL -> files on disk. Order: URL, existing path, catalogue name, hub id."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from kvgate.core.errors import UserError
+from kvgate.core.geometry import ModelFiles
+from kvgate.models.catalogue import catalogue
+from kvgate.models.fetch import Progress, get_model
+from kvgate.models.file_digest import file_sha256
+from kvgate.models.geometry_from_gguf import geometry_from_gguf, template_digest, tokenizer_digest, weights_dtype
+from kvgate.models.read_gguf import read_gguf
+
+_MAX_CHARS = 4096
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+_PATH_LIKE = re.compile(r"[./~]|.*\.(gguf|safetensors|bin|pt|pth)$", re.IGNORECASE)
+
+
+def resolve_model(text: str, *, progress: Progress | None = None) -> ModelFiles:
+    """Find, read and identify a model.
+
+    Args:
+        text: a path, a catalogue name, or something that gets an answer in words.
+        progress: called with one sentence at each step of a download.
+
+    Raises:
+        UserError: there is no such model, or it is not a GGUF file that can be sized; one line with the way on.
+    """
+    given = text.strip()
+    if not given or "\0" in given or len(given) > _MAX_CHARS:
+        raise UserError(f"MODEL {given[:40]!r} is empty, or no name or path at all", allowed=_allowed())
+    if _URL.match(given):
+        raise UserError(f"MODEL {given!r} is a URL", fix="to compare running servers: kvgate check URL --against URL")
+    path = _existing(given)
+    if path is not None:
+        return model_files(path)
+    if given in catalogue():
+        return model_files(get_model(given, progress=progress), name=given)
+    if _PATH_LIKE.match(given):
+        raise UserError(f"there is no file {given!r}", allowed=_allowed())
+    if _HUB_ID.fullmatch(given):
+        raise UserError(
+            f"{given!r} looks like a hub id, and kvgate does not download from model hubs",
+            fix="download a GGUF file of it yourself, then: kvgate check /path/model.gguf",
+        )
+    raise UserError(f"unknown model {given!r}", allowed=_allowed())
+
+
+def model_files(path: Path, *, name: str = "") -> ModelFiles:
+    """Read and identify one GGUF file.
+
+    Args:
+        name: what reports call it; by default the file's name without its ending.
+
+    Raises:
+        UserError: a folder, a file of another kind, or a GGUF file that cannot be read or sized.
+    """
+    if path.is_dir():
+        raise UserError(f"{path} is a folder, and llama_cpp needs a GGUF file", fix="give the path of a .gguf file")
+    if not path.is_file():
+        raise UserError(f"{path} is not a regular file", fix="give the path of a .gguf file")
+    header = read_gguf(path)
+    return ModelFiles(
+        name=name or path.stem,
+        path=path.absolute(),
+        geometry=geometry_from_gguf(header),
+        digest=file_sha256(path),
+        tokenizer_digest=tokenizer_digest(header),
+        template_digest=template_digest(header),
+        weights_dtype=weights_dtype(header),
+        size_bytes=header.size_bytes,
+    )
+
+
+def _existing(text: str) -> Path | None:
+    try:
+        path = Path(text).expanduser()
+        return path if path.exists() else None
+    except (OSError, RuntimeError):
+        # A name too long for the file system, or ~somebody whom this machine does not know.
+        return None
+
+
+def _allowed() -> tuple[str, ...]:
+    return (*catalogue(), "the path of a .gguf file")
