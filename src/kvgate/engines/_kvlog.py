@@ -10,15 +10,18 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvgate.core.deployment import Consequence
+from kvgate.core.deployment import CachePart, Consequence
 from kvgate.core.errors import UserError
 
 MAX_LOG_BYTES = 64 * 2**20
 
 _SIZE = re.compile(
     r"(?:llama_kv_cache|fake_kv_cache): size =\s*(?P<mib>[\d.]+) MiB "
-    r"\(\s*(?P<cells>\d+) cells,\s*(?P<layers>\d+) layers.*?K \((?P<k>\w+)\).*?V \((?P<v>\w+)\)"
+    r"\(\s*(?P<cells>\d+) cells,\s*(?P<layers>\d+) layers.*?"
+    r"K \((?P<k>\w+)\):\s*(?P<k_mib>[\d.]+) MiB, V \((?P<v>\w+)\):\s*(?P<v_mib>[\d.]+) MiB"
 )
+#: A log that was appended to over restarts counts from the last of these on.
+_LOAD_STARTS = ("llama_model_loader: loaded meta data", "fake_model: name =")
 _ROTATION = re.compile(r"llama_kv_cache: n_rot_(?P<side>[kv]) = (?P<size>\d+)")
 _ARGUMENT = re.compile(r"""\bkv_cache_dtype['"]?\s*[=:]\s*['"]?(?:torch\.)?(?P<name>[A-Za-z0-9_]+)""")
 #: Spellings of servers that are not codec ids; None is unknown ("auto" is whatever the model is).
@@ -63,20 +66,47 @@ def read_log(path: Path) -> LogFacts:
 
 
 def facts_of(text: str) -> LogFacts:
-    """Facts of a log's text; the last line of each form counts, because a restart appends."""
+    """Facts of a log's text, from the last load on. Sizes of several caches are added up."""
+    text = text[max(0, *(text.rfind(mark) for mark in _LOAD_STARTS)) :]
     found: dict[str, object] = {}
-    lines: dict[str, str] = {}
+    parts: list[CachePart] = []
+    lines: list[str] = []
     for line in text.splitlines():
         if m := _SIZE.search(line):
-            found |= {"kv_mib": float(m["mib"]), "cells": int(m["cells"]), "layers": int(m["layers"])}
-            found |= {"k_codec": _CODEC.get(m["k"], m["k"]), "v_codec": _CODEC.get(m["v"], m["v"])}
-            lines["size"] = line.strip()
+            parts.append(_part(m))
         elif m := _ROTATION.search(line):
             found[f"{m['side']}_rotation"] = int(m["size"])
-            lines["rotation " + m["side"]] = line.strip()
         elif m := _ARGUMENT.search(line):
-            name = m["name"].lower()
-            codec = _ARGUMENT_CODEC.get(name, name)
+            codec = _ARGUMENT_CODEC.get(m["name"].lower(), m["name"].lower())
             found |= {"k_codec": codec, "v_codec": codec}
-            lines["argument"] = line.strip()[:500]
-    return LogFacts(Consequence.model_validate(found), tuple(lines.values()))
+        else:
+            continue
+        lines.append(line.strip()[:500])
+    return LogFacts(Consequence.model_validate(found | _summed(parts)), tuple(lines))
+
+
+def _part(m: re.Match[str]) -> CachePart:
+    return CachePart(
+        kind="full_attention",
+        cells=int(m["cells"]),
+        layers=int(m["layers"]),
+        k_codec=_CODEC.get(m["k"], m["k"]) or m["k"],
+        v_codec=_CODEC.get(m["v"], m["v"]) or m["v"],
+        k_mib=float(m["k_mib"]),
+        v_mib=float(m["v_mib"]),
+    )
+
+
+def _summed(parts: list[CachePart]) -> dict[str, object]:
+    if not parts:
+        return {}
+    # Caches of different types in one engine have no single codec: unknown.
+    k, v = ({p.k_codec for p in parts}, {p.v_codec for p in parts})
+    return {
+        "parts": tuple(parts),
+        "k_codec": k.pop() if len(k) == 1 else None,
+        "v_codec": v.pop() if len(v) == 1 else None,
+        "kv_mib": round(sum(p.k_mib + p.v_mib for p in parts), 2),
+        "cells": max(p.cells for p in parts),
+        "layers": sum(p.layers for p in parts),
+    }
