@@ -104,7 +104,7 @@ class LanePositions:
 
     Attributes:
         arms: [n] rows per arm. cluster_of, at: [n] document index, index in the text of the scored token.
-        documents, categories: per document.
+        documents, strata: per document; categories: the same, before single ones were put together.
         counts: [resamples, documents].
     """
 
@@ -114,6 +114,7 @@ class LanePositions:
     at: Array
     documents: tuple[str, ...]
     categories: tuple[str, ...]
+    strata: tuple[str, ...]
     counts: Array
 
     @property
@@ -129,6 +130,7 @@ class Measured:
     samples: Array
     n: int
     clusters: int
+    strata: int
 
 
 @dataclass(slots=True)
@@ -199,6 +201,7 @@ def lane_positions(
     category_of = {records.cases[case_id].cluster: records.cases[case_id].category for case_id, _ in keys}
     spans = [by_arm[candidate][k] for k in keys]
     categories = tuple(category_of[name] for name in names)
+    drawn_in = strata(categories)
     return LanePositions(
         lane,
         {arm: np.concatenate([parts[k].data for k in keys]) for arm, parts in by_arm.items()},
@@ -206,11 +209,12 @@ def lane_positions(
         np.concatenate([np.arange(s.start, s.start + len(s.data)) for s in spans]),
         names,
         categories,
-        cluster_counts(strata(categories), _rng(records, lane), RESAMPLES),
+        drawn_in,
+        cluster_counts(drawn_in, _rng(records, lane), RESAMPLES),
     )
 
 
-def strata(categories: Sequence[str]) -> list[str]:
+def strata(categories: Sequence[str]) -> tuple[str, ...]:
     """The categories, with those of a single document put together.
 
     A stratum of one is drawn every time and would add nothing to the interval. A lone single joins the smallest other
@@ -220,7 +224,7 @@ def strata(categories: Sequence[str]) -> list[str]:
     lonely = {c for c, n in sizes.items() if n == 1}
     if len(lonely) == 1 and len(sizes) > 1:
         lonely |= {min((c for c in sizes if c not in lonely), key=lambda c: (sizes[c], c))}
-    return ["+".join(sorted(lonely)) if c in lonely else c for c in categories]
+    return tuple("+".join(sorted(lonely)) if c in lonely else c for c in categories)
 
 
 def _rng(records: Records, lane: Pass) -> np.random.Generator:
@@ -294,14 +298,16 @@ def _measure(stat: Statistic, data: LanePositions, arm: ArmId, mask: Array) -> M
         mask = mask & stat.where(rows)
     n = int(mask.sum())
     clusters = data.cluster_of[mask]
+    documents = np.unique(clusters)
+    rests_on = (n, len(documents), len({data.strata[d] for d in documents}))
     if n < stat.least:
-        return Measured(np.nan, np.empty(0), n, len(np.unique(clusters)))
+        return Measured(np.nan, np.empty(0), *rests_on)
     values = stat.of(rows)[mask]
     if stat.q is None:
         point, samples = values.mean(), weighted_mean(values, clusters, data.counts)
     else:
         point, samples = np.quantile(values, stat.q), weighted_quantile(values, clusters, data.counts, stat.q)
-    return Measured(float(stat.after(point)), stat.after(samples), n, len(np.unique(clusters)))
+    return Measured(float(stat.after(point)), stat.after(samples), *rests_on)
 
 
 def _too_few(stat: Statistic, m: Measured) -> Estimate:
@@ -313,7 +319,14 @@ def _estimate(stat: Statistic, m: Measured) -> Estimate:
     if m.n < stat.least:
         return _too_few(stat, m)
     return percentile_interval(
-        m.point, m.samples, level=LEVEL, n=m.n, clusters=m.clusters, unit=stat.unit, what=stat.name
+        m.point,
+        m.samples,
+        level=LEVEL,
+        n=m.n,
+        clusters=m.clusters,
+        unit=stat.unit,
+        what=stat.name,
+        strata=m.strata,
     )
 
 
@@ -330,6 +343,7 @@ def _excess(stat: Statistic, m: Measured, floors: Sequence[Measured]) -> Estimat
         clusters=m.clusters,
         unit=stat.unit,
         what=stat.name,
+        strata=m.strata,
     )
 
 
