@@ -75,6 +75,8 @@ class CachePart(_Frozen):
     v_codec: str
     k_mib: float
     v_mib: float
+    k_rotation: int | None = None
+    v_rotation: int | None = None
 
 
 class Consequence(_Frozen):
@@ -169,6 +171,8 @@ class Expected(_Frozen):
         k_rotation, v_rotation: predicted Hadamard size, 0 for none, None if the engine's rule is not known.
         bytes_per_token: KV bytes of one token over all layers, inside all windows.
         parts_mib: predicted (kind, cells, k MiB, v MiB) of each cache the engine will report.
+        parts_rotation: predicted (kind, k, v) rotation of each cache; the fields above hold the largest.
+        lossless_against: codec ids; a KL of exactly 0 against a base in these is what the recipe should give.
     """
 
     k_codec: str
@@ -177,4 +181,5 @@ class Expected(_Frozen):
     v_rotation: int | None = None
     bytes_per_token: int
     parts_mib: tuple[tuple[str, int, float, float], ...] = ()
+    parts_rotation: tuple[tuple[str, int, int], ...] = ()
     lossless_against: tuple[str, ...] = ()

@@ -1,0 +1,185 @@
+"""The serving lane: llama.cpp's own HTTP server in a child process, with a random key, on loopback, on a free port."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import select
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+from kvgate.core.deployment import Deployment, Note
+from kvgate.core.engine import Available, Lane, Launch, Missing, Tokens
+from kvgate.core.errors import BadAnswer, EngineDied, EngineTimeout
+from kvgate.core.text import one_line
+from kvgate.engines._llama_child import Child, start_settings
+from kvgate.engines._llama_log import last_words
+from kvgate.engines._llama_observe import Seen, deployment_of
+from kvgate.engines.openai import OpenAISession
+
+LOAD_TIMEOUT_S = 120.0
+#: Slowest disk that a load is waited for.
+_SLOWEST_BYTES_PER_S = 20e6
+_POLL_S = 0.02
+MAX_REPLY_BYTES = 65536
+#: In the last line of a load, in all versions seen.
+_LOADED = "listening on http"
+#: Cached prompts would make an answer depend on what was asked before.
+NO_PROMPT_CACHE = {"cache_prompt": False}
+
+
+class LlamaCppSession(OpenAISession):
+    """One llama.cpp server that we started.
+
+    `tokenize` adds no special tokens and reads special words in the text as tokens; `tokenize_with_special` adds what
+    the model wants before a text (a BOS).
+    """
+
+    def __init__(
+        self, url: str, launch: Launch, seen: Seen, lines: list[str], *, api_key: str, alive: Callable[[], str | None]
+    ) -> None:
+        super().__init__(url, api_key=api_key, alive=alive, defaults=NO_PROMPT_CACHE)
+        self.launch = launch
+        self._deployment = deployment_of(launch, lines, seen)
+        self._load_log = tuple(lines)
+
+    @property
+    def n_vocab(self) -> int:
+        return self.launch.request.model.geometry.vocab_size
+
+    def load_log(self) -> tuple[str, ...]:
+        """The whole load log, for the records."""
+        return self._load_log
+
+    async def deployment(self) -> Deployment:
+        """From this process's load log; a new process is a new session."""
+        return self._deployment
+
+    async def tokenize_with_special(self, text: str) -> Tokens:
+        """Ids of a text as the model wants to see its beginning."""
+        answer = await self.post_json("/tokenize", {"content": text, "add_special": True, "parse_special": True})
+        ids = answer.get("tokens") if isinstance(answer, Mapping) else None
+        if not isinstance(ids, list) or not all(type(i) is int for i in ids):
+            raise BadAnswer("/tokenize: no list of token ids", kind="bad_shape")
+        return Tokens(tuple(ids))
+
+    async def lanes(self) -> Mapping[Lane, Available | Missing]:
+        """Asked with tiny requests, but for what no build has."""
+        found = dict(await super().lanes())
+        found[Lane.PREFILL_TOPK] = Missing("llama.cpp's server gives no logprobs of prompt tokens")
+        found[Lane.DECODE_TOPK] = await self._probe_native_topk()
+        # Forcing is decoding one token after a prompt of ids, again and again: the same request.
+        found[Lane.FORCED_DECODE] = found[Lane.DECODE_TOPK]
+        return {lane: found[lane] for lane in Lane}
+
+    async def _probe_native_topk(self) -> Available | Missing:
+        ids = (await self.tokenize("Hello there")).ids
+        try:
+            answer = await self.post_json("/completion", completion_of(ids, n_probs=self.n_vocab))
+            n = len(answer["completion_probabilities"][0]["top_logprobs"])
+        except BadAnswer as e:
+            return Missing(str(e))
+        except (LookupError, TypeError):
+            return Missing("/completion answers without probabilities")
+        return Available({"top_k": n})
+
+
+def completion_of(ids: tuple[int, ...] | list[int], *, n_probs: int) -> dict[str, Any]:
+    """Body of a `/completion` for one token after `ids`, with the `n_probs` most likely."""
+    return {"prompt": list(ids), "n_predict": 1, "n_probs": n_probs, "temperature": 0.0, **NO_PROMPT_CACHE}
+
+
+@asynccontextmanager
+async def serve(launch: Launch) -> AsyncIterator[LlamaCppSession]:
+    """Start a server and give its session; the process is gone when this ends, however it ends.
+
+    Raises:
+        EngineDied: it ended while loading, with the line that says why. EngineTimeout: it never was ready.
+        UserError: the interpreter cannot be started.
+    """
+    key = secrets.token_urlsafe(32)
+    started = datetime.now(UTC).isoformat()
+    child = Child(launch.argv, launch.env)
+    try:
+        settings = {**launch.engine_options, **start_settings(), "api_key": key}
+        ready = await _ready(child, settings, load_timeout_s(launch))
+        lines = await _load_log(child)
+        parts = urlsplit(ready["listening"])
+        note = Note(
+            place="serving",
+            host=parts.hostname,
+            port=parts.port,
+            pid=child.pid,
+            started=started,
+            python=ready["python"],
+        )
+        seen = Seen(ready["version"], note, extra=(f"package xllamacpp {ready['version']}",))
+        session = LlamaCppSession(ready["listening"], launch, seen, lines, api_key=key, alive=child.ended)
+        async with session:
+            await session.get_json("/health")
+            yield session
+    finally:
+        child.stop()
+
+
+def load_timeout_s(launch: Launch) -> float:
+    """Patience for a load: more for larger files."""
+    return LOAD_TIMEOUT_S + launch.request.model.size_bytes / _SLOWEST_BYTES_PER_S
+
+
+async def _ready(child: Child, settings: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+    """The worker's one line of answer, or the reason why there is none."""
+    try:
+        child.stdin.write(json.dumps(settings).encode() + b"\n")
+    except OSError:
+        raise EngineDied(f"llama.cpp did not start: {child.ended() or 'its input is closed'}") from None
+    deadline, text = time.monotonic() + timeout_s, b""
+    fd = child.stdout.fileno()
+    while not text.endswith(b"\n"):
+        if time.monotonic() > deadline:
+            raise EngineTimeout(f"llama.cpp was not ready within {timeout_s:.0f} s")
+        if select.select([fd], [], [], 0)[0]:
+            piece = os.read(fd, 4096)
+            if not piece or len(text) > MAX_REPLY_BYTES:
+                raise await _died(child)
+            text += piece
+        else:
+            await asyncio.sleep(_POLL_S)
+    try:
+        said = json.loads(text)
+    except ValueError:
+        raise EngineDied(f"llama.cpp's worker said {one_line(text.decode('utf-8', 'replace'), 200)}") from None
+    if "listening" not in said:
+        await _ended(child)
+        why = last_words(child.log.lines()) or str(said.get("failed"))
+        raise EngineDied(f"llama.cpp ended while loading: {one_line(why, 300)}")
+    return {"listening": str(said["listening"]), "version": said.get("version"), "python": said.get("python")}
+
+
+async def _load_log(child: Child) -> list[str]:
+    """The log up to the line that ends a load; the engine writes it in a thread of its own, so it may come late."""
+    for _ in range(100):
+        lines = child.log.lines()
+        if any(_LOADED in line for line in lines[-50:]):
+            break
+        await asyncio.sleep(_POLL_S)
+    return lines
+
+
+async def _died(child: Child) -> EngineDied:
+    return EngineDied(f"llama.cpp ended while loading: {await _ended(child)}")
+
+
+async def _ended(child: Child) -> str:
+    """How it ended, once the process is gone; a closed pipe may be a little ahead of it."""
+    for _ in range(100):
+        if ended := child.ended():
+            return ended
+        await asyncio.sleep(_POLL_S)
+    return "its output closed"

@@ -1,0 +1,46 @@
+"""llama.cpp through the xllamacpp wheel: a server in a child process, and a panel of contexts in another.
+
+Recipes: one type for K and one for V, rotation by the engine's own rule or off (`+none`). See `_llama_resolve` for what
+is refused, `_llama_observe` for what is held against the load log, `_llama_panel` for the panel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+
+from kvgate.core.deployment import Deployment, Engaged, Expected
+from kvgate.core.engine import ArmId, Attach, Launch, Panel, Request, Session
+from kvgate.core.errors import LaneUnavailable
+from kvgate.engines import _llama_observe, _llama_resolve
+from kvgate.engines._llama_serving import serve
+
+
+class LlamaCppDriver:
+    """Starts llama.cpp; see `core.engine.Driver`."""
+
+    name = "llama_cpp"
+    aliases: tuple[str, ...] = ("llama.cpp", "llamacpp")
+
+    def resolve(self, want: Request) -> Launch:
+        return _llama_resolve.resolve(want)
+
+    def open(self, launch: Launch | Attach) -> AbstractAsyncContextManager[Session]:
+        """A server of our own, or a session with a running one."""
+        if isinstance(launch, Attach):
+            from kvgate.engines.openai import DRIVER as OPENAI
+
+            return OPENAI.open(launch)
+        return serve(launch)
+
+    def open_panel(self, launches: Mapping[ArmId, Launch]) -> AbstractContextManager[Panel]:
+        raise LaneUnavailable("the panel is not there yet")
+
+    async def verify_panel(self, panel: Panel, base: ArmId, session: Session, ids: Sequence[int]) -> float | None:
+        return None
+
+    def engaged(self, expected: Expected, observed: Deployment) -> Engaged:
+        return _llama_observe.engaged(expected, observed)
+
+
+DRIVER = LlamaCppDriver()
