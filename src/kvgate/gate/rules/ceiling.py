@@ -1,0 +1,101 @@
+"""ceiling: a distance to the base must not exceed a limit.
+
+`excess_max` limits the excess over the noise floor, `max` the distance itself (for what has no floor). A candidate is
+never judged by its raw distance where the policy asks for the excess: without a floor arm the rule is untested.
+"""
+
+from __future__ import annotations
+
+from pydantic import model_validator
+
+from kvgate.core.estimate import Estimate
+from kvgate.core.suite import Summary
+from kvgate.core.verdict import CandidateEvidence, Finding, Status
+from kvgate.gate.rule import (
+    BaseRule,
+    Example,
+    MetricParams,
+    RuleSpec,
+    Setting,
+    blind_spot,
+    expect_estimate,
+    find,
+    untested,
+)
+from kvgate.stats.noninferiority import judge_ceiling
+from kvgate.stats.power import clusters_to_decide
+
+
+class Params(MetricParams):
+    """Exactly one of the two limits."""
+
+    excess_max: float | None = None
+    max: float | None = None
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> Params:
+        if (self.excess_max is None) == (self.max is None):
+            raise ValueError("give excess_max (over the floor) or max (the distance itself), one of them")
+        return self
+
+    @property
+    def on_excess(self) -> bool:
+        return self.excess_max is not None
+
+    @property
+    def limit(self) -> float:
+        return self.excess_max if self.excess_max is not None else float(self.max or 0.0)
+
+
+def _example(what: str, lo: float | None, hi: float | None, status: Status, key: str = "excess_max") -> Example:
+    e = Estimate(0.05, lo, hi, 0.90, 2304, 12, "nat", "example", "" if lo is not None else "4 units")
+    raw = Estimate(9.0, 8.0, 10.0, 0.90, 2304, 12, "nat", "example")
+    on_excess = key == "excess_max"
+    summary = Summary(metrics={"s.kl": raw if on_excess else e}, excess={"s.kl": e if on_excess else raw})
+    evidence = CandidateEvidence("c", "q8_0", "q8_0", {}, summaries={"s": summary})
+    return Example(what, {"metric": "s.kl", key: 0.10}, evidence, (status,))
+
+
+class Ceiling(BaseRule):
+    """hi <= limit PASS, lo > limit FAIL, else INCONCLUSIVE, on the two-sided interval at 1 - 2 alpha."""
+
+    name = "ceiling"
+    Params = Params
+    examples = (
+        _example("the upper end at the limit", 0.01, 0.10, Status.PASS),
+        _example("the upper end just over it", 0.01, 0.1001, Status.INCONCLUSIVE),
+        _example("the lower end at the limit", 0.10, 0.20, Status.INCONCLUSIVE),
+        _example("the lower end just over it", 0.1001, 0.20, Status.FAIL),
+        _example("no interval", None, None, Status.INCONCLUSIVE),
+        _example("`max` reads the distance, not the excess", 0.01, 0.10, Status.PASS, "max"),
+    )
+
+    def judge(self, spec: RuleSpec, evidence: CandidateEvidence, setting: Setting) -> tuple[Finding, ...]:
+        return tuple(self._one(spec, evidence, setting, metric) for metric in spec.params.metrics)
+
+    def _one(self, spec: RuleSpec, evidence: CandidateEvidence, setting: Setting, metric: str) -> Finding:
+        params: Params = spec.params
+        found = find(spec, evidence, metric, excess=params.on_excess)
+        if found is None:
+            seen = params.on_excess and find(spec, evidence, metric) is not None
+            return untested(spec, evidence, metric, "its excess over a floor is not known" if seen else "")
+        e = expect_estimate(spec, metric, found.measure)
+        if isinstance(e, Finding):
+            return e
+        status, why = judge_ceiling(e, params.limit, alpha=setting.alpha)
+        n, decide_why = (None, "")
+        if status is Status.INCONCLUSIVE:
+            n, decide_why = clusters_to_decide(e, params.limit, alpha=setting.alpha)
+        return spec.finding(
+            status,
+            f"{metric}{' excess over the floor' if params.on_excess else ''} {why}",
+            metric=metric,
+            observed=e,
+            threshold=params.limit,
+            decide_n=n,
+            decide_why=decide_why,
+            blind_spot=blind_spot(spec, found.summary),
+        )
+
+
+RULE = Ceiling()

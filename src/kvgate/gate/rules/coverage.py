@@ -1,0 +1,85 @@
+"""coverage: the required suites ran, with no more than a stated share of engine failures.
+
+An engine failure is a hole, never an answer. Reads the lines of `CandidateEvidence.errors`, "3 of 24 answers: ...";
+a line in another form leaves the share unknown, which does not pass.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import ClassVar
+
+from pydantic import Field
+
+from kvgate.core.suite import Summary
+from kvgate.core.verdict import CandidateEvidence, Finding, Status
+from kvgate.gate.rule import BaseRule, Example, RuleParams, RuleSpec, Setting
+
+_LINE = re.compile(r"(\d+) of (\d+)\b")
+
+
+class Params(RuleParams):
+    """`suites` that must have run; `max_error_share` of their answers may be engine failures."""
+
+    suites: tuple[str, ...] = Field(min_length=1)
+    max_error_share: float = Field(default=0.0, ge=0.0, lt=1.0)
+
+
+def error_share(lines: Sequence[str]) -> float | None:
+    """Failed share of the answers, summed over the lines; None where a line cannot be read."""
+    total = 0.0
+    for line in lines:
+        m = _LINE.match(line)
+        if m is None or int(m[2]) == 0:
+            return None
+        total += int(m[1]) / int(m[2])
+    return min(1.0, total)
+
+
+def _example(what: str, errors: list[str], status: Status, ran: bool = True, share: float = 0.1) -> Example:
+    evidence = CandidateEvidence(
+        "c", "q8_0", "q8_0", {}, summaries={"s": Summary()} if ran else {}, errors={"s": errors}
+    )
+    return Example(what, {"suites": ["s"], "max_error_share": share}, evidence, (status,))
+
+
+class Coverage(BaseRule):
+    """One finding a suite: missing UNTESTED, too many failures INCONCLUSIVE, else PASS."""
+
+    name = "coverage"
+    Params = Params
+    quality: ClassVar[bool] = False
+    examples = (
+        _example("no failure", [], Status.PASS, share=0.0),
+        _example("failures at the share", ["2 of 20 answers: EngineTimeout"], Status.PASS),
+        _example("failures over the share", ["3 of 20 answers: EngineTimeout"], Status.INCONCLUSIVE),
+        _example(
+            "failures add up", ["2 of 20 answers: EngineTimeout", "1 of 20 answers: BadAnswer"], Status.INCONCLUSIVE
+        ),
+        _example("a line that cannot be read", ["some answers are missing"], Status.INCONCLUSIVE),
+        _example("the suite did not run", [], Status.UNTESTED, ran=False),
+    )
+
+    def judge(self, spec: RuleSpec, evidence: CandidateEvidence, setting: Setting) -> tuple[Finding, ...]:
+        return tuple(self._one(spec, evidence, suite) for suite in spec.params.suites)
+
+    def _one(self, spec: RuleSpec, evidence: CandidateEvidence, suite: str) -> Finding:
+        if suite not in evidence.summaries:
+            reason = evidence.untested.get(suite, "no result")
+            return spec.finding(Status.UNTESTED, f"{suite} did not run: {reason}")
+        lines = evidence.errors.get(suite, ())
+        share, allowed = error_share(lines), spec.params.max_error_share
+        if share is None:
+            return spec.finding(Status.INCONCLUSIVE, f"{suite}: engine failures of unknown share: {'; '.join(lines)}")
+        if share > allowed:
+            return spec.finding(
+                Status.INCONCLUSIVE,
+                f"{suite}: {share:.1%} of the answers are engine failures, {allowed:.1%} allowed: {'; '.join(lines)}",
+                threshold=allowed,
+            )
+        holes = f", {share:.1%} engine failures" if share else ""
+        return spec.finding(Status.PASS, f"{suite} ran{holes}", threshold=allowed)
+
+
+RULE = Coverage()
