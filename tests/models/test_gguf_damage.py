@@ -189,3 +189,26 @@ def test_a_file_that_shrinks_while_read_is_cut_off(tmp_path):
         cursor = ByteCursor(file, 1000)
         with pytest.raises(Truncated, match="the thing"):
             cursor.take(900, "the thing")
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda c: c.skip(9, "the thing"),
+        lambda c: c.take(9, "the thing"),
+        lambda c: c.skip_strings(1, 100, "the thing"),
+        lambda c: c.skip_strings(1, 10, "the thing"),
+    ],
+)
+def test_the_cursor_never_leaves_the_file(tmp_path, move):
+    """Taking, skipping and walking strings past the end is refused where it happens; the position stays."""
+    from kvgate.models.byte_cursor import ByteCursor, Truncated
+
+    path = tmp_path / "m"
+    path.write_bytes(struct.pack("<Q", 50))
+    with path.open("rb") as file:
+        cursor = ByteCursor(file, 8)
+        with pytest.raises(Truncated, match="the thing"):
+            move(cursor)
+
+        assert cursor.offset == 0
