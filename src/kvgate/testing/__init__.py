@@ -5,5 +5,6 @@ Each check raises AssertionError with a sentence that says what the plug-in prom
 
 from kvgate.testing.engine import EngineReport, check_engine
 from kvgate.testing.requests import fake_request
+from kvgate.testing.suite import SuiteReport, check_suite
 
-__all__ = ["EngineReport", "check_engine", "fake_request"]
+__all__ = ["EngineReport", "SuiteReport", "check_engine", "check_suite", "fake_request"]
