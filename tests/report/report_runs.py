@@ -343,7 +343,7 @@ ATTACKS: tuple[str, ...] = (
     f"</script><script>{MARKER}</script>",
     f"<img src=x onerror='{MARKER}'>",
     f'"><svg onload="{MARKER}">',
-    f"<a href='javascript:{MARKER}'>press</a> [press](javascript:{MARKER}) <javascript:{MARKER}>",
+    f"<a href='javascript:{MARKER}'>press</a> [press](javascript:{MARKER}) [go](http://127.0.0.1:9/go) <javascript:{MARKER}>",
     "<iframe src='http://127.0.0.1:9/x'></iframe><link rel=stylesheet href=http://127.0.0.1:9/y>",
     "![x](http://127.0.0.1:9/pixel.png) https://127.0.0.1:9/auto",
     "```\n# out of the fence\n````\n<b>bold</b>\n~~~",

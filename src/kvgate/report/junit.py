@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 from kvgate.core.verdict import Decision
 from kvgate.report.model import RunView
 from kvgate.report.sections.verdicts import FindingView, VerdictView, verdict_views
-from kvgate.report.visible import visible
+from kvgate.report.visible import bounded, visible
 
 #: Everything that XML 1.0 cannot hold even as a character reference. `visible` leaves none; this is the second wall.
 _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -21,7 +21,7 @@ _ELEMENT = {"fail": "failure", "invalid": "error", "inconclusive": "skipped", "u
 
 def legal(text: str) -> str:
     """`text` with every character that XML 1.0 forbids replaced."""
-    return _ILLEGAL.sub("\ufffd", visible(text))
+    return _ILLEGAL.sub("\ufffd", visible(bounded(text)))
 
 
 def junit(view: RunView) -> str:

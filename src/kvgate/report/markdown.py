@@ -25,7 +25,7 @@ from kvgate.report.sections.setup import (
     run_facts,
 )
 from kvgate.report.sections.verdicts import FindingView, VerdictView, overall, verdict_views
-from kvgate.report.visible import visible
+from kvgate.report.visible import bounded, visible
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~$^]|://|(?<=www)\.|^\s*[-=>]|^\s*\d+[.)])")
 _ICONS = {"PASS": "✅", "FAIL": "❌", "INCONCLUSIVE": "❓", "INVALID": "⛔"}
@@ -34,7 +34,7 @@ _DIFFS_SHOWN = 10
 
 def escape(text: str) -> str:
     """`text` as literal Markdown on one line: no markup, no HTML, no link, no table border."""
-    line = " ".join(visible(text).split())
+    line = " ".join(visible(bounded(text)).split())
     line = _SPECIAL.sub(lambda m: "".join("\\" + c if not c.isspace() and not c.isalnum() else c for c in m[0]), line)
     return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
@@ -49,7 +49,7 @@ def fence(text: str, info: str = "text") -> str:
 
 def code(text: str) -> str:
     """Inline code that `text` cannot close, safe inside a table cell."""
-    line = " ".join(visible(text).split())
+    line = " ".join(visible(bounded(text)).split())
     bar = "`" * (max((len(run) for run in re.findall("`+", line)), default=0) + 1)
     pad = " " if line.startswith("`") or line.endswith("`") else ""
     # Table cells are split at | before code spans are read, so the backslash is right even inside code.
@@ -74,7 +74,7 @@ def markdown(view: RunView, *, outputs: bool = True) -> str:
         parts += _card(card)
     parts += ["## The noise floor", _bullets(floor_sentences(view))]
     for suite in suite_views(view):
-        parts.append(f"## {escape(suite.name.capitalize())}")
+        parts.append(f"## {escape(suite.title)}")
         parts += [_bullets(suite.remarks)] if suite.remarks else []
         for lane in suite.lanes:
             parts += _metrics(lane.table) if lane.table else []
@@ -182,7 +182,7 @@ def _side(s: Side) -> str:
 
 def _needle(view: RunView) -> list[str]:
     parts: list[str] = []
-    for g in needle_grids(view):
+    for g in dict.fromkeys(g for group in needle_grids(view) for g in group):
         rows = [
             [escape(depth), *(f"{escape(c.signed if g.difference else c.text)} ({escape(c.count)})" for c in cells)]
             for depth, cells in g.rows
@@ -193,7 +193,7 @@ def _needle(view: RunView) -> list[str]:
 
 def _capacity(view: RunView) -> list[str]:
     rows = [
-        (code(c.recipe), code(c.effective), escape(c.per_token), escape(c.ratio), escape(c.agreement))
+        (code(c.recipe), code(c.effective), escape(f"{c.per_token} ({c.exact})"), escape(c.ratio), escape(c.agreement))
         for c in capacity_views(view)
     ]
     if not rows:

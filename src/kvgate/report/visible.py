@@ -13,35 +13,40 @@ from typing import NamedTuple
 
 #: Joiners that scripts and emoji need; every other format character (category Cf) is made visible.
 _KEPT_FORMAT = {"\u200c", "\u200d"}
-_SUSPECT = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]|[^\x00-\uffff]|[\u00ad\u0600-\uffff]"
-)
-_CONTROL_PICTURES = 0x2400
-_STACKED_MARKS = re.compile(r"([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff]{8})"
-                            r"[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff]+")  # fmt: skip
+#: Cheap first look: what may be of such a category. `_shown` decides.
+_SUSPECT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u0600-\U0010ffff]")
+#: Names that readers of logs know; the rest is shown by number.
+_NAMES = {0x00: "NUL", 0x07: "BEL", 0x08: "BS", 0x0C: "FF", 0x0D: "CR", 0x1B: "ESC", 0x7F: "DEL"}
+_MARKS = r"[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff]"
+_STACKED_MARKS = re.compile(f"({_MARKS}{{8}}){_MARKS}+")
 
 
 def _shown(match: re.Match[str]) -> str:
     char = match[0]
     code = ord(char)
-    if code < 0x20:
-        return chr(_CONTROL_PICTURES + code)
-    if code == 0x7F:
-        return "\u2421"
+    if code in _NAMES:
+        return f"‹{_NAMES[code]}›"
     category = unicodedata.category(char)
     nonchar = code & 0xFFFE == 0xFFFE or 0xFDD0 <= code <= 0xFDEF
     if nonchar or (category in ("Cc", "Cf", "Cs", "Zl", "Zp") and char not in _KEPT_FORMAT):
-        return f"\u27e6U+{code:04X}\u27e7"
+        return f"‹U+{code:04X}›"
     return char
 
 
 def visible(text: str) -> str:
     """`text` with every control, format and surrogate character replaced by a printable sign.
 
-    Newline and tab stay. U+0000 to U+001F become control pictures, the rest reads like \u27e6U+202E\u27e7. Runs of
-    stacked combining marks are cut at eight, so that they do not paint over the lines above.
+    Newline and tab stay. The rest reads like ‹ESC› or ‹U+202E›. Runs of stacked combining marks are cut at eight, so
+    that they do not paint over the lines above.
     """
-    return _STACKED_MARKS.sub("\\1\u27e6marks cut\u27e7", _SUSPECT.sub(_shown, text.replace("\r\n", "\n")))
+    return _STACKED_MARKS.sub("\\1‹marks cut›", _SUSPECT.sub(_shown, text.replace("\r\n", "\n")))
+
+
+def bounded(text: str, limit: int = 10_000) -> str:
+    """`text`, cut at `limit` characters with a note that says how many are gone."""
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]} … ({len(text) - limit:,} more characters are not shown)"
 
 
 def one_line(text: str, limit: int = 400) -> str:

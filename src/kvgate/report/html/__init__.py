@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from kvgate.report.model import RunView
 from kvgate.report.sections import golden, needle, results, setup, verdicts
-from kvgate.report.visible import visible
+from kvgate.report.visible import bounded, visible
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -27,7 +27,7 @@ def _neutral(value: Any) -> Any:
     """Every printed value that is not our own markup loses its control characters; None must not print 'None'."""
     if value is None:
         return "?"
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return visible(bounded(value)) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 @cache

@@ -37,8 +37,8 @@ class Grid:
     rows: tuple[tuple[str, tuple[GridCell, ...]], ...]
 
 
-def needle_grids(view: RunView) -> list[Grid]:
-    """The base's grid, then each candidate's and its difference; [] without a suite that has lengths and depths."""
+def needle_grids(view: RunView) -> list[tuple[Grid, Grid, Grid]]:
+    """Per candidate: the base's grid, its own, and the difference; [] without a suite that has lengths and depths."""
     for records in view.records.values():
         cases = [c for c in records.cases.values() if "length" in c.body and "depth" in c.body]
         if cases and records.scores:
@@ -46,7 +46,7 @@ def needle_grids(view: RunView) -> list[Grid]:
     return []
 
 
-def _grids(view: RunView, records: Records) -> list[Grid]:
+def _grids(view: RunView, records: Records) -> list[tuple[Grid, Grid, Grid]]:
     cases = [c for c in records.cases.values() if "length" in c.body and "depth" in c.body]
     lengths = sorted({str(c.body["length"]) for c in cases}, key=natural)
     depths = sorted({c.body["depth"] for c in cases}, key=lambda d: float(d) if isinstance(d, int | float) else 0.0)
@@ -69,11 +69,12 @@ def _grids(view: RunView, records: Records) -> list[Grid]:
     def against(arm: str) -> Callable[[str, str], GridCell]:
         return lambda length, depth: _gap(found(arm, length, depth), found(records.base, length, depth))
 
-    grids = [grid(f"{records.base} (base)", False, plain(records.base))]
-    for name in view.candidates:
-        if name in records.candidates:
-            grids += [grid(name, False, plain(name)), grid(f"{name} minus base", True, against(name))]
-    return grids
+    base = grid(f"{records.base} (base)", False, plain(records.base))
+    return [
+        (base, grid(name, False, plain(name)), grid(f"{name} minus base", True, against(name)))
+        for name in view.candidates
+        if name in records.candidates
+    ]
 
 
 def _share(total: float, n: int) -> GridCell:

@@ -14,7 +14,7 @@ from kvgate.core.metric import ParsedMetric, parse_metric
 from kvgate.core.units import number_text
 from kvgate.core.verdict import CandidateEvidence
 from kvgate.report.charts import Chart, Series, strip_chart
-from kvgate.report.measure import Cell, cell, metric_words
+from kvgate.report.measure import Cell, cell, level_text, metric_words
 from kvgate.report.model import ArmView, RunView
 
 _FIRST = ("kl_mean", "kl_median", "kl_p50", "kl_p90", "kl_p95", "kl_p99", "kl_p999", "kl_p99_9", "kl_max")
@@ -24,7 +24,12 @@ _LANES = {
     "golden": "Golden prompts",
     "needle": "Needles",
 }
-_SUITES = ("fidelity", "golden", "needle")
+_TITLES = {
+    "fidelity": "Fidelity: how far the next-token distributions are apart",
+    "golden": "Golden prompts: what changes in the answers",
+    "needle": "Needle: what is found in a long context",
+}
+_SUITES = tuple(_TITLES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,7 @@ class SuiteView:
     """One suite's lanes, and in words what it could not see."""
 
     name: str
+    title: str
     lanes: tuple[LaneView, ...]
     remarks: tuple[str, ...]
 
@@ -108,7 +114,8 @@ def _suite(view: RunView, name: str) -> SuiteView:
     ids = dict.fromkeys(m for measures, _ in by_arm.values() for m in measures)
     lanes = dict.fromkeys(m.split(".", 1)[0] for m in ids)
     order = sorted(lanes, key=lambda lane: (list(_LANES).index(lane) if lane in _LANES else 99, lane))
-    return SuiteView(name, tuple(_lane(view, lane, list(ids), by_arm) for lane in order), _remarks(view, name))
+    title = _TITLES.get(name, name.capitalize())
+    return SuiteView(name, title, tuple(_lane(view, lane, list(ids), by_arm) for lane in order), _remarks(view, name))
 
 
 def _remarks(view: RunView, suite: str) -> tuple[str, ...]:
@@ -210,7 +217,7 @@ def _table(
     )
     cells = [x for r in rows for t in r.cells for x in (t.value, t.excess) if x is not None]
     levels = {
-        f"{e.level:.0%}"
+        level_text(e.level)
         for measures, excess in by_arm.values()
         for e in (*measures.values(), *excess.values())
         if isinstance(e, Estimate)

@@ -10,7 +10,8 @@ from kvgate.core.deployment import FieldDelta, Sameness
 from kvgate.core.estimate import Estimate, Test
 from kvgate.core.units import bytes_text, duration_text, number_text
 from kvgate.report.charts import bar_percent
-from kvgate.report.model import CapacityRow, RunView
+from kvgate.report.measure import level_text
+from kvgate.report.model import ArmView, CapacityRow, RunView
 from kvgate.report.visible import one_line
 
 _MANIFEST_ROWS = 400
@@ -33,6 +34,7 @@ class CapacityView:
     recipe: str
     effective: str
     per_token: str
+    exact: str
     ratio: str
     percent: float
     parts: tuple[PartView, ...]
@@ -70,7 +72,8 @@ def _capacity(r: CapacityRow, largest: int) -> CapacityView:
     return CapacityView(
         r.recipe,
         r.effective,
-        f"{bytes_text(r.bytes_per_token)} ({r.bytes_per_token:,} B)",
+        bytes_text(r.bytes_per_token),
+        f"{r.bytes_per_token:,} B",
         f"{number_text(r.ratio)} ×",
         bar_percent(r.bytes_per_token, largest),
         tuple(parts),
@@ -109,10 +112,21 @@ def arm_rows(view: RunView) -> list[ArmRow]:
             a.recipe,
             a.effective,
             ", ".join(a.perturb) or "–",
-            tuple(EngagedView(place, e.level.value, e.reason, e.lines) for place, e in a.engaged.items()),
+            _engaged(a),
         )
         for a in view.arms
     ]
+
+
+def _engaged(a: ArmView) -> tuple[EngagedView, ...]:
+    """Places that say the same are one entry; a line of evidence that both logged is kept once."""
+    places: dict[tuple[str, str], list[str]] = {}
+    lines: dict[tuple[str, str], dict[str, None]] = {}
+    for place, e in a.engaged.items():
+        key = (e.level.value, e.reason)
+        places.setdefault(key, []).append(place)
+        lines.setdefault(key, {}).update(dict.fromkeys(e.lines))
+    return tuple(EngagedView(", ".join(p), *key, tuple(lines[key])) for key, p in places.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +220,12 @@ def methods_used(view: RunView) -> list[tuple[str, str]]:
             for metric, measure in (*summary.metrics.items(), *summary.excess.items()):
                 if isinstance(measure, Test):
                     text = f"{measure.method} ({measure.alternative})"
+                elif measure.method == "none":
+                    continue
                 else:
-                    text = f"{measure.method}, {100 * measure.level:g} % two-sided" if measure.method != "none" else ""
-                if text:
-                    found.setdefault(text, set()).add(metric.split("{", 1)[0])
+                    bounded = measure.lo is not None or measure.hi is not None
+                    text = measure.method + (f", {level_text(measure.level)} two-sided" if bounded else "")
+                found.setdefault(text, set()).add(metric.split("{", 1)[0])
     return [(method, ", ".join(sorted(metrics))) for method, metrics in sorted(found.items())]
 
 
@@ -221,9 +237,9 @@ def units_counted(view: RunView) -> list[str]:
             for metric, e in summary.metrics.items():
                 lane = metric.split(".", 1)[0]
                 if isinstance(e, Estimate) and "{" not in metric and e.n:
-                    lines.setdefault(
-                        (suite, lane), f"{suite}, {lane}: {e.n:,} observations in {e.clusters:,} independent units"
-                    )
+                    where = suite if suite == lane else f"{suite}, {lane}"
+                    text = f"{where}: {e.n:,} observations in {e.clusters:,} independent units"
+                    lines.setdefault((suite, lane), text)
     return list(lines.values())
 
 

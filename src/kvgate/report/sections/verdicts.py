@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kvgate.core.estimate import Estimate
 from kvgate.core.units import bytes_text, number_text
 from kvgate.core.verdict import Decision, Finding, NextStep, Status, Verdict, worst
-from kvgate.report.measure import Cell, cell, metric_words, value_text
+from kvgate.report.measure import Cell, cell, level_text, metric_words, value_text
 from kvgate.report.model import CapacityRow, RunView
 
 _ORDER = (Status.INVALID, Status.FAIL, Status.INCONCLUSIVE, Status.UNTESTED, Status.WARN, Status.PASS)
@@ -121,7 +121,7 @@ def finding_view(f: Finding) -> FindingView:
     facts = []
     observed = cell(f.observed, f.metric) if f.observed is not None else None
     if observed is not None:
-        level = f"{f.observed.level:.0%} " if isinstance(f.observed, Estimate) else ""
+        level = f"{level_text(f.observed.level)} " if isinstance(f.observed, Estimate) else ""
         spread = f" ({level}interval {observed.interval})" if level and observed.interval else ""
         facts.append(f"{metric_words(f.metric) or 'observed'}: {observed.text}{spread}")
     if f.threshold is not None:
@@ -146,20 +146,21 @@ def _tiles(view: RunView, candidate: str, recipe: str, effective: str) -> list[F
         return tiles
     metrics = {m: (s, e) for s in evidence.summaries.values() for m, e in s.metrics.items()}
     for metric, name in _TILE_METRICS:
-        if metric == "golden.net_breaks" and (breaks := _breaks(view, candidate, cell(metrics.get(metric), metric))):
+        found = metrics.get(metric)
+        if found is None:
+            continue
+        summary, measure = found
+        c = cell(measure, metric)
+        if metric == "golden.net_breaks" and (breaks := _breaks(view, candidate, c)):
             tiles.append(breaks)
             continue
-        if metric not in metrics:
-            continue
-        summary, measure = metrics[metric]
-        c = cell(measure, metric)
         excess = summary.excess.get(metric)
         note = c.interval
         if excess is not None:
             x = cell(excess, metric)
             note = f"over the floor: {x.text}" + (f" ({x.interval})" if x.interval else "")
         elif isinstance(measure, Estimate):
-            note = f"{measure.level:.0%} interval {c.interval}" if c.interval else c.why
+            note = f"{level_text(measure.level)} interval {c.interval}" if c.interval else c.why
         tiles.append(Fact(name, c.text, note, c.title))
     return tiles
 

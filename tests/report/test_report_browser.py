@@ -1,0 +1,150 @@
+"""The page in a real browser: nothing runs, nothing is requested, it fits a phone."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+from report_runs import MARKER, hostile, realistic
+from test_report_html import without_autoescape
+
+from kvgate.report.html import html
+
+pytestmark = pytest.mark.browser
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
+    with sync_playwright() as playwright:
+        instance = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield instance
+        instance.close()
+
+
+class Seen(NamedTuple):
+    """What a page did: requests beside itself and why they failed, dialogs, errors, whether a script ran, its widths."""
+
+    requests: list[str]
+    failures: dict[str, str | None]
+    dialogs: list[str]
+    errors: list[str]
+    ran: bool
+    page_px: int
+    window_px: int
+    title: str
+
+
+def look(browser: Browser, file: Path, width: int, scheme: str = "light") -> Seen:
+    """Open a file, open every fold, and report."""
+    context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)  # type: ignore[arg-type]
+    page = context.new_page()
+    requests: list[str] = []
+    failures: dict[str, str | None] = {}
+    dialogs: list[str] = []
+    errors: list[str] = []
+    page.on("request", lambda r: requests.append(r.url))
+    page.on("requestfailed", lambda r: failures.update({r.url: r.failure}))
+    page.on("dialog", lambda d: (dialogs.append(d.message), d.dismiss()))
+    page.on("console", lambda m: errors.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda e: errors.append(str(e)))
+    page.goto(file.as_uri())
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    page.wait_for_load_state("networkidle")
+    seen = Seen(
+        [r for r in requests if r not in (file.as_uri(), "data:,")],
+        failures,
+        dialogs,
+        errors,
+        bool(page.evaluate("window.__kvgate_ran === 1")),
+        page.evaluate("Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)"),
+        page.evaluate("window.innerWidth"),
+        page.title(),
+    )
+    context.close()
+    return seen
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    written = {}
+    for name, run in (("realistic", realistic()), ("hostile", hostile())):
+        written[name] = folder / f"{name}.html"
+        written[name].write_text(html(run), encoding="utf-8")
+    return written
+
+
+@pytest.mark.parametrize("width", [375, 1280])
+@pytest.mark.parametrize("name", ["realistic", "hostile"])
+def test_the_page_is_still(browser: Browser, pages: dict[str, Path], name: str, width: int) -> None:
+    """No script, no request, no dialog, no console error, no sideways scrolling; not with every fold open either."""
+    seen = look(browser, pages[name], width)
+
+    assert seen.requests == []
+    assert seen.dialogs == []
+    assert seen.errors == []
+    assert not seen.ran
+    assert seen.page_px <= seen.window_px == width
+
+
+def test_the_test_would_see_a_script(browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With escaping off and the policy removed the hostile page runs and requests: both walls hold something back."""
+    without_autoescape(monkeypatch)
+    naked = re.sub(r"<meta http-equiv[^>]*>", "", html(hostile()), count=1)
+    open_page = tmp_path / "open.html"
+    open_page.write_text(naked, encoding="utf-8")
+
+    seen = look(browser, open_page, 1280)
+
+    assert seen.ran
+    assert any("127.0.0.1:9" in r and seen.failures.get(r) != "csp" for r in seen.requests)
+
+
+def test_the_policy_alone_stops_scripts(browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With escaping off the policy is the second wall: the marker script does not run and no request leaves."""
+    without_autoescape(monkeypatch)
+    page = html(hostile())
+    assert f"<script>{MARKER}</script>" in page
+    (tmp_path / "unescaped.html").write_text(page, encoding="utf-8")
+
+    seen = look(browser, tmp_path / "unescaped.html", 1280)
+
+    assert not seen.ran
+    assert seen.requests
+    assert {seen.failures.get(r) for r in seen.requests} == {"csp"}
+    assert any("Content Security Policy" in e for e in seen.errors)
+
+
+def test_both_schemes_paint_differently(browser: Browser, pages: dict[str, Path]) -> None:
+    """Light and dark are both defined; the body's ground differs."""
+    grounds = []
+    for scheme in ("light", "dark"):
+        context = browser.new_context(color_scheme=scheme)  # type: ignore[arg-type]
+        page = context.new_page()
+        page.goto(pages["realistic"].as_uri())
+        grounds.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+        context.close()
+
+    assert grounds[0] != grounds[1]
+
+
+def test_it_reads_without_javascript(browser: Browser, pages: dict[str, Path]) -> None:
+    """With scripting off the verdicts, the charts and the folds are there."""
+    context = browser.new_context(java_script_enabled=False, viewport={"width": 375, "height": 800})
+    page = context.new_page()
+    page.goto(pages["realistic"].as_uri())
+
+    assert page.get_by_role("heading", name="q4_0 FAIL").is_visible()
+    assert page.get_by_role(
+        "img", name=re.compile("^q4_0. q4_0: 0.0522 nat .90 % interval 0.04176 to 0.06473")
+    ).first.is_visible()
+    page.get_by_text("14 entries").click()
+    assert page.get_by_text("engine.options.n_ubatch").is_visible()
+    context.close()
