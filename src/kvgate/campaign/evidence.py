@@ -41,8 +41,6 @@ def _of_candidate(run: RunContext, arm: Arm, records: Mapping[str, Records], dig
         if holes:
             errors[name] = holes
         summaries[name] = suite.summarise(records[name].pair_with(arm.name))
-        for i, reason in enumerate(summaries[name].untested):
-            untested[f"{name}: part {i + 1}"] = reason
     return CandidateEvidence(
         candidate=arm.name,
         recipe=str(arm.recipe),
@@ -54,7 +52,7 @@ def _of_candidate(run: RunContext, arm: Arm, records: Mapping[str, Records], dig
         errors=errors,
         untested=untested | _lengths(run),
         invalid=_invalid(run, arm, records),
-        model=run.model.name,
+        model=run.spec.model,
         engine=run.driver.name,
         caveats=caveats(run),
         records_digest=digest,

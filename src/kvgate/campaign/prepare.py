@@ -62,7 +62,7 @@ def prepare(spec: CheckSpec) -> Prepared:
     model = resolve_model(spec.model)
     wanted = SMOKE_CONTEXT_TOKENS if preset == "smoke" else DEFAULT_CONTEXT_TOKENS
     context = spec.context_tokens or min(wanted, model.geometry.context_tokens)
-    settings = Settings(context_tokens=context, threads=spec.threads or usable_threads())
+    settings = Settings(context_tokens=context, threads=spec.threads or usable_threads(), env=spec.env)
     arms = build_arms(driver, model, spec.base, spec.kv, settings, spec.engine_python)
     suites, params = choose_suites(preset, spec.suites)
     files = {name: path for name, path in (("corpus", spec.corpus), ("golden", spec.golden)) if path is not None}

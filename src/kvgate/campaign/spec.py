@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 #: Context for one sequence when the person names none. Smoke's longest case is a needle of 512 tokens.
 SMOKE_CONTEXT_TOKENS = 1024
@@ -25,6 +26,7 @@ class CheckSpec(BaseModel):
         base: recipe of the baseline. policy: built-in name or file. preset: None follows the policy's name.
         context_tokens: None takes the preset's. threads: None takes what this process may use.
         corpus, golden: the person's own inputs. engine_python: interpreter that owns the engine.
+        env: variables set for every engine child; recorded, and part of what makes arms comparable.
         out: folder for the report; None puts it beside the store. fresh: do not resume an unfinished run.
     """
 
@@ -43,6 +45,7 @@ class CheckSpec(BaseModel):
     corpus: Path | None = None
     golden: Path | None = None
     engine_python: Path | None = None
+    env: Mapping[str, str] = Field(default_factory=dict)
     store: str | None = None
     out: Path | None = None
     fresh: bool = False

@@ -73,35 +73,39 @@ def _print_capacity(console: Console, view: RunView) -> None:
     console.print(Text("ratio is storage (tokens that fit), not speed.\n", style="dim"))
 
 
-def _print_results(console: Console, view: RunView) -> None:
-    floors: dict[str, dict[str, Measure]] = {}
+def largest_floor(view: RunView, metric: str) -> tuple[str, Measure] | None:
+    """The floor arm with the largest value of a metric: what a candidate's excess is taken over."""
+    found: dict[str, Estimate] = {}
     for evidence in view.evidence.values():
         for summary in evidence.summaries.values():
             for arm, metrics in summary.floor.items():
-                floors.setdefault(arm, {}).update(metrics)
+                measure = metrics.get(metric)
+                if isinstance(measure, Estimate) and measure.value is not None:
+                    found[arm] = measure
+    return max(found.items(), key=lambda kv: kv[1].value or 0.0, default=None)
+
+
+def _print_results(console: Console, view: RunView) -> None:
     table = Table(
         title="Results (90 % intervals)", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0)
     )
-    table.add_column("metric")
-    for arm in floors:
-        table.add_column(f"floor: {arm}", justify="right")
+    table.add_column("metric", no_wrap=True)
+    table.add_column("floor", justify="right")
     for candidate in view.evidence:
         table.add_column(candidate, justify="right")
     for metric in SHOWN:
-        cells = [measure_text(floors[a].get(metric)) for a in floors]
+        cells = []
         for evidence in view.evidence.values():
             found = [s.metrics[metric] for s in evidence.summaries.values() if metric in s.metrics]
             cells.append(measure_text(found[0]) if found else "")
         if any(cells):
-            table.add_row(metric, *cells)
+            floor = largest_floor(view, metric)
+            said = "" if floor is None else f"{number_text(getattr(floor[1], 'value', None))} {floor[0]}"
+            table.add_row(metric, said, *cells)
     if table.row_count:
         console.print(table)
-        console.print(
-            Text(
-                "The floor is the base against itself: a candidate is judged on what it adds to the largest of them.\n",
-                style="dim",
-            )
-        )
+        note = "floor: the base against itself, its largest arm. A candidate is judged on what it adds to that."
+        console.print(Text(note + "\n", style="dim"))
 
 
 MARKS = {
@@ -120,7 +124,7 @@ def print_verdict(console: Console, verdict: Verdict) -> None:
     for f in verdict.findings:
         text = f"  {MARKS[f.status]:>8}  {f.rule}{' (guard)' if f.role == 'guard' else ''}: {one_line(f.message)}"
         if f.status is Status.INCONCLUSIVE:
-            text += f" Decides with {f.decide_n}." if f.decide_n else f" {f.decide_why}"
+            text += f"; {f.decide_n} documents or prompts would decide" if f.decide_n else f"; {f.decide_why}"
         console.print(Text(text))
     if verdict.untested:
         console.print(Text("  not tested:"))

@@ -27,6 +27,9 @@ def check(
     corpus: Annotated[Path | None, typer.Option(help="Folder of texts; each sub-folder is a category.")] = None,
     golden: Annotated[Path | None, typer.Option(help="JSONL of OpenAI-format chats, one a line.")] = None,
     engine_python: Annotated[Path | None, typer.Option(help="Interpreter that owns the engine's package.")] = None,
+    engine_env: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE for every engine child (repeatable); recorded.")
+    ] = None,
     store: Annotated[str | None, typer.Option(help="Where runs are kept (a file).", envvar="KVGATE_STORE")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for reports; default: beside the store.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew instead of resuming an unfinished run.")] = False,
@@ -55,6 +58,7 @@ def check(
         corpus=corpus,
         golden=golden,
         engine_python=engine_python,
+        env=_variables(engine_env or []),
         store=store,
         out=out,
         fresh=fresh,
@@ -70,3 +74,16 @@ def check(
     else:
         print_outcome(outcome.view, outcome.files)
     return outcome.exit_code
+
+
+def _variables(pairs: list[str]) -> dict[str, str]:
+    """KEY=VALUE pairs as a mapping."""
+    from kvgate.core.errors import UserError
+
+    found = {}
+    for pair in pairs:
+        key, eq, value = pair.partition("=")
+        if not eq or not key.isidentifier():
+            raise UserError(f"--engine-env {pair!r} is not KEY=VALUE", fix="write e.g. --engine-env OMP_NUM_THREADS=1")
+        found[key] = value
+    return found

@@ -268,7 +268,9 @@ async def serve(settings: Mapping[str, Any]) -> None:
     await asyncio.sleep(script.load_ms / 1e3)
     if script.die_on_load:
         log("fake_model: told to die while loading")
-        sys.exit(_DIED_ON_LOAD)
+        # Not sys.exit: the thread that waits on standard input holds its lock, and the interpreter would abort.
+        sys.stderr.flush()
+        os._exit(_DIED_ON_LOAD)
     if script.hang_on_load:
         await asyncio.Event().wait()
     runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=0.1)
