@@ -107,7 +107,6 @@ def _bring_to_head(database: Database, path: Path) -> None:
         if _revision(c, path) == HEAD:
             return
         _upgrade(c)
-    path.chmod(0o600)
 
 
 def _revision(c: sa.Connection, path: Path) -> str | None:

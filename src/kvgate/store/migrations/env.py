@@ -6,12 +6,10 @@ from alembic import context
 
 from kvgate.store.schema import metadata
 
-# transactional_ddl: SQLite can roll back tables, but Alembic assumes it cannot.
 # render_as_batch: SQLite changes a column only by copying its table.
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
-    transactional_ddl=True,
     render_as_batch=True,
 )
 with context.begin_transaction():
