@@ -29,7 +29,7 @@ def browser() -> Iterator[Browser]:
 
 
 class Seen(NamedTuple):
-    """What a page did: requests beside itself and why they failed, dialogs, errors, whether a script ran, its widths."""
+    """What a page did: requests beside itself and why they failed, dialogs, errors, a script that ran, its widths."""
 
     requests: list[str]
     failures: dict[str, str | None]

@@ -130,14 +130,19 @@ def _tick_text(x: float, unit: str, metric: str) -> str:
 
 
 def _decades(low: float, high: float) -> list[float]:
-    """1, 2, 5 per decade while that gives at most six ticks, else decades only, thinned to six."""
-    first, last = math.floor(low), math.ceil(high)
+    """1, 2, 5 per decade while that gives at most six ticks, else fewer; every digit where the range is narrow."""
+
+    def inside(factors: Sequence[int]) -> list[float]:
+        values = [f * 10.0**d for d in range(math.floor(low), math.ceil(high) + 1) for f in factors]
+        return [v for v in values if low - 1e-9 <= math.log10(v) <= high + 1e-9]
+
+    if len(inside((1, 2, 5))) < 2:
+        return inside(range(1, 10))
     for factors in ((1, 2, 5), (1, 3), (1,)):
-        values = [f * 10.0**d for d in range(first, last + 1) for f in factors]
-        inside = [v for v in values if low - 1e-9 <= math.log10(v) <= high + 1e-9]
-        if len(inside) <= 6:
-            return inside
-    return inside[:: math.ceil(len(inside) / 6)]
+        values = inside(factors)
+        if len(values) <= 6:
+            return values
+    return values[:: math.ceil(len(values) / 6)]
 
 
 def _steps(low: float, high: float) -> list[float]:
