@@ -89,13 +89,9 @@ class EpochRow(Ranged):
 
 
 class LayoutRow(Ranged):
-    """C structs of one wheel version, bytes and byte offsets; `defaults` are read back after load and must agree.
-
-    `declarations` names the C declarations in the panel worker that these numbers hold for.
-    """
+    """C structs of one wheel version, bytes and byte offsets; `defaults` are read back after load and must agree."""
 
     version: str
-    declarations: str
     platforms: tuple[str, ...]
     sizes: dict[str, int]
     offsets: dict[str, dict[str, int]]

@@ -13,7 +13,9 @@ from kvgate.core.deployment import Deployment, Engaged, Expected
 from kvgate.core.engine import ArmId, Attach, Launch, Panel, Request, Session
 from kvgate.core.errors import LaneUnavailable
 from kvgate.engines import _llama_observe, _llama_resolve
-from kvgate.engines._llama_serving import serve
+from kvgate.engines._llama_panel import LlamaCppPanel, panel_of
+from kvgate.engines._llama_serving import LlamaCppSession, serve
+from kvgate.engines._llama_verify import check_panel_agrees
 
 
 class LlamaCppDriver:
@@ -34,10 +36,13 @@ class LlamaCppDriver:
         return serve(launch)
 
     def open_panel(self, launches: Mapping[ArmId, Launch]) -> AbstractContextManager[Panel]:
-        raise LaneUnavailable("the panel is not there yet")
+        return panel_of(launches)
 
     async def verify_panel(self, panel: Panel, base: ArmId, session: Session, ids: Sequence[int]) -> float | None:
-        return None
+        """One position, fed in one step on both sides; see `_llama_verify`."""
+        if not isinstance(panel, LlamaCppPanel) or not isinstance(session, LlamaCppSession):
+            raise LaneUnavailable("only a panel and a server that kvgate started itself can be compared")
+        return await check_panel_agrees(panel, base, session, ids)
 
     def engaged(self, expected: Expected, observed: Deployment) -> Engaged:
         return _llama_observe.engaged(expected, observed)
