@@ -1,4 +1,4 @@
-"""Records of the fidelity suite made with the scripted panel; shared by the suite's tests."""
+"""Records of the fidelity suite made with the fake engine's panel; shared by the suite's tests."""
 
 from __future__ import annotations
 
@@ -6,14 +6,40 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from kvgate.core.engine import Tokens
+from kvgate.core.deployment import Deployment, Identity, Subject
+from kvgate.core.engine import Pass, Tokens
 from kvgate.core.observation import Case, PositionBlock, Records, content_digest
 from kvgate.core.suite import SuiteContext
-from kvgate.suites._fidelity_planted import Noise, ScriptedPanel
+from kvgate.engines._fake_panel import FakePanel, PanelArm
+from kvgate.engines._fake_script import FakeScript
 from kvgate.suites.fidelity import SUITE, FidelityParams
+
+#: Noise of one arm, in the words of the fake engine's script.
+Noise = Mapping[str, Any]
+
+NONE: Noise = {}
+#: Base against base, and the planted defect.
+CLEAN: Noise = SUITE.planted_defect().clean
+PLANTED: Noise = SUITE.planted_defect().script
+
+
+class RecordingPanel(FakePanel):
+    """The fake panel over arms with the given noise; remembers its steps."""
+
+    def __init__(self, arms: Mapping[str, Noise], *, seed: int, vocab: int = 32) -> None:
+        subject = Subject(spelling="fake", requested="fake", effective="fake")
+        deployment = Deployment(identity=Identity(engine="fake"), subject=subject)
+        scripts = {arm: FakeScript(seed=seed, vocab=vocab, **noise) for arm, noise in arms.items()}
+        super().__init__({arm: PanelArm(s, s.logit_sd or 0.0, deployment) for arm, s in scripts.items()})
+        self.steps: list[tuple[int, Pass]] = []
+
+    def step(self, n: int, how: Pass) -> Mapping[str, np.ndarray]:
+        self.steps.append((n, how))
+        return super().step(n, how)
 
 
 def word_tokens(text: str) -> Tokens:
@@ -49,7 +75,7 @@ def run(
     vocab: int = 32,
 ) -> Records:
     """All cases on all arms of the script; "base" is the base."""
-    panel = ScriptedPanel(script, seed=seed, vocab=vocab)
+    panel = RecordingPanel(script, seed=seed, vocab=vocab)
     blocks: list[PositionBlock] = []
     for case in cases:
         blocks += SUITE.run_panel(panel, case, "base", tuple(script))

@@ -1,4 +1,4 @@
-"""Cases, lanes and blocks of the fidelity suite, on the scripted panel."""
+"""Cases, lanes and blocks of the fidelity suite, on the fake panel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fidelity_lab import context, made_cases, word_tokens
+from fidelity_lab import NONE, RecordingPanel, context, made_cases, word_tokens
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -21,10 +21,9 @@ from kvgate.core.observation import Case, Raw, Records, content_digest
 from kvgate.core.registry import get
 from kvgate.core.suite import SuiteContext
 from kvgate.stats.divergence import score_rows
-from kvgate.suites._fidelity_planted import Noise, ScriptedPanel
 from kvgate.suites.fidelity import SUITE, FidelityParams, block_sizes
 
-ARMS = {"base": Noise(), "same": Noise(), "noisy": Noise(sd=0.2)}
+ARMS = {"base": NONE, "same": NONE, "noisy": {"logit_sd": 0.2}}
 
 
 def cases(params: FidelityParams | None = None, corpus: Path | None = None, tokens: int = 512) -> list[Case]:
@@ -170,7 +169,7 @@ def test_too_few_tokens_for_a_block() -> None:
 def test_lanes_score_the_next_tokens_of_the_text() -> None:
     """Positions equal score_rows on the whole text, with the right targets and starts, for every arm but the base."""
     (case,) = made_cases(3, documents=1, prefill=150, decode=7)
-    panel = ScriptedPanel(ARMS, seed=1)
+    panel = RecordingPanel(ARMS, seed=1)
     blocks = SUITE.run_panel(panel, case, "base", list(ARMS))
     assert panel.steps == [(64, Pass.PREFILL), (86, Pass.PREFILL)] + 7 * [(1, Pass.DECODE)]
     ids = np.asarray(case.body["ids"])
@@ -192,7 +191,7 @@ def test_a_separate_prefix_is_fed_and_not_scored() -> None:
     (case,) = made_cases(4, documents=1, prefill=100)
     body = {**case.body, "prefix": 64, "decode": 3}
     case = Case.make("fidelity", cluster="d", body=body)
-    panel = ScriptedPanel(ARMS, seed=1)
+    panel = RecordingPanel(ARMS, seed=1)
     blocks = SUITE.run_panel(panel, case, "base", list(ARMS))
     assert panel.steps == [(100, Pass.PREFILL), (64, Pass.PREFILL)] + 3 * [(1, Pass.DECODE)]
     decode = next(b for b in blocks if b.lane == "decode" and b.arm == "same")
@@ -205,7 +204,7 @@ def test_a_separate_prefix_is_fed_and_not_scored() -> None:
 def test_blocks_hold_at_most_1024_positions() -> None:
     """A long document is stored in rows of at most 1,024 positions whose starts follow each other."""
     (case,) = made_cases(5, documents=1, prefill=2500)
-    blocks = SUITE.run_panel(ScriptedPanel(ARMS, seed=1), case, "base", ["base", "noisy"])
+    blocks = SUITE.run_panel(RecordingPanel(ARMS, seed=1), case, "base", ["base", "noisy"])
     assert [(b.start, len(b.data), b.arm) for b in blocks] == [
         (1, 1024, "noisy"),
         (1025, 1024, "noisy"),
@@ -217,10 +216,10 @@ def test_nan_logits_are_a_bad_answer() -> None:
     """Logits that are not numbers end the case as an engine failure, never as a distance."""
     (case,) = made_cases(6, documents=1)
     with pytest.raises(BadAnswer, match="degenerate"):
-        SUITE.run_panel(ScriptedPanel({"base": Noise(), "bad": Noise(nan_at=40)}, seed=1), case, "base", ["bad"])
+        SUITE.run_panel(RecordingPanel({"base": NONE, "bad": {"logit_nan_at": 40}}, seed=1), case, "base", ["bad"])
 
 
-class ShortPanel(ScriptedPanel):
+class ShortPanel(RecordingPanel):
     """Loses an arm, or a row."""
 
     def __init__(self, lose: str) -> None:

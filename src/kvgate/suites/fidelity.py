@@ -174,9 +174,9 @@ class Fidelity:
         return summarise(paired)
 
     def planted_defect(self) -> Fault:
-        """Settings of `_fidelity_planted.Noise`: the candidate's logits carry six times the floor's noise."""
-        floor = {"sd": 0.05, "clustered": 0.3, "heavy": 0.02, "drift": 0.02}
-        return Fault(script={**floor, "sd": 0.3}, metric="prefill.kl_mean", clean=floor)
+        """The candidate's logits carry six times the floor's noise, which is clustered, heavy-tailed and drifting."""
+        noise = {"logit_clustered": 0.3, "logit_heavy": 0.02, "logit_drift": 0.02}
+        return Fault(script={"logit_sd": 0.3, **noise}, metric="prefill.kl_mean", clean={"logit_sd": 0.05, **noise})
 
 
 SUITE = Fidelity()
