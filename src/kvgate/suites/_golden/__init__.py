@@ -1,0 +1,1 @@
+"""Parts of the golden suite: the file format, its reader, confirmation by reruns, metrics."""

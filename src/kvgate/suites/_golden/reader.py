@@ -1,0 +1,101 @@
+"""Read a golden file: JSON Lines, UTF-8, one prompt a line. Every error names the file and the line."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from kvgate.core.errors import UserError
+from kvgate.suites._breaks.taxonomy import one_line
+from kvgate.suites._golden.format import Prompt
+
+MAX_LINE_BYTES = 1 << 20
+MAX_FILE_BYTES = 256 << 20
+MAX_PROMPTS = 10_000
+_FORMAT = 'one JSON object a line: {"id": ..., "messages": [{"role": "user", "content": ...}]}'
+
+
+def read_prompts(path: Path | None) -> list[Prompt]:
+    """The prompts of a file, or our own 24 if there is none.
+
+    Raises:
+        UserError: the file is missing, too big, empty, or a line is wrong; "golden.jsonl:7: not JSON: ...".
+    """
+    if path is None:
+        return parse_prompts(files("kvgate.suites").joinpath("data/golden.jsonl").read_bytes(), "golden.jsonl")
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise UserError(f"{path}: over {MAX_FILE_BYTES >> 20} MiB", fix="split it, or take a sample")
+        data = path.read_bytes()
+    except OSError as e:
+        raise UserError(f"{path}: {e.strerror or type(e).__name__}", fix="give a JSONL file with --golden") from e
+    return parse_prompts(data, path.name)
+
+
+def parse_prompts(data: bytes, name: str) -> list[Prompt]:
+    """The prompts in the bytes of a golden file; blank lines are skipped.
+
+    Raises:
+        UserError: no prompt at all, or a line is wrong.
+    """
+    prompts: list[Prompt] = []
+    line_of: dict[str, int] = {}
+    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+        where = f"{name}:{number}"
+        if not line.strip():
+            continue
+        prompt = _prompt(line, where)
+        if prompt.id in line_of:
+            raise UserError(f"{where}: id {one_line(prompt.id)!r} is also on line {line_of[prompt.id]}")
+        line_of[prompt.id] = number
+        prompts.append(prompt)
+        if len(prompts) > MAX_PROMPTS:
+            raise UserError(f"{name}: over {MAX_PROMPTS} prompts", fix="take a sample")
+    if not prompts:
+        raise UserError(f"{name}: no prompt in it", fix=f"write {_FORMAT}")
+    return prompts
+
+
+def _prompt(line: bytes, where: str) -> Prompt:
+    if len(line) > MAX_LINE_BYTES:
+        raise UserError(f"{where}: {len(line):,} bytes in one line; the limit is {MAX_LINE_BYTES:,}")
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as e:
+        raise UserError(f"{where}: not UTF-8 at byte {e.start}", fix="save the file as UTF-8") from e
+    value = _json(text, where)
+    if not isinstance(value, dict):
+        raise UserError(f"{where}: not an object", fix=f"write {_FORMAT}")
+    try:
+        return Prompt.model_validate(value)
+    except ValidationError as e:
+        raise UserError(f"{where}: {_first_error(e)}") from e
+
+
+def _json(text: str, where: str) -> Any:
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+        # An escape such as \ud800 is valid JSON and no valid text; no engine could be sent it.
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as e:
+        raise UserError(f"{where}: half of a surrogate pair in a text") from e
+    except RecursionError as e:
+        raise UserError(f"{where}: nested too deep") from e
+    except ValueError as e:
+        raise UserError(f"{where}: not JSON: {one_line(str(e))}", fix=f"write {_FORMAT}") from e
+    return value
+
+
+def _first_error(e: ValidationError) -> str:
+    """The first thing wrong, by its place in the line. The input is not shown: prompts are private."""
+    first = e.errors(include_url=False, include_input=False, include_context=False)[0]
+    place = ".".join(str(p) for p in first["loc"])
+    return one_line(f"{place}: {first['msg'].removeprefix('Value error, ')}" if place else first["msg"], 300)
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,1 @@
+"""Parts of the needle suite: the haystack generator, fitting it to a length, metrics."""
