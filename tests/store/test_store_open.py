@@ -66,7 +66,7 @@ def test_the_own_data_folder_is_made_private(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     (tmp_path / "kvgate").mkdir(mode=0o755)
 
-    with open_store() as s:
+    with open_store("") as s:
         assert s.folder == tmp_path / "kvgate" == default_location().parent
         assert mode(s.folder) == 0o700
 

@@ -119,9 +119,10 @@ def test_a_killed_migration_leaves_nothing(path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_package_is_light() -> None:
-    """Importing kvgate.store loads neither SQLAlchemy nor numpy; its names do, when first used."""
+    """Importing kvgate.store and asking where it lies loads neither SQLAlchemy nor numpy; opening does."""
     code = (
-        "import sys, kvgate.store as s; heavy = {'sqlalchemy', 'alembic', 'numpy'}; print(heavy & set(sys.modules));"
+        "import sys, kvgate.store as s; s.default_location(); heavy = {'sqlalchemy', 'alembic', 'numpy'};"
+        "print(heavy & set(sys.modules));"
         "s.open_store; print('sqlalchemy' in sys.modules, heavy & set(sys.modules) - {'sqlalchemy'}, s.Store.__name__)"
     )
     out = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(SRC)}, capture_output=True, text=True)

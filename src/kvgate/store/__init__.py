@@ -1,11 +1,12 @@
 """L1: the record of every run, on SQLite. Sees only core.
 
-    open.py      where the store lies, opening, rights, migration
-    store.py     Store: the runs, and all of what follows for one of them
-    writer.py    what a run adds          reader.py   what is read back
-    schema.py    tables and revisions     columns.py  text and JSON that any database can hold
-    positions.py columns of scored positions    digest.py  the digest that seeds the resampling
-    lease.py     one process a run        database.py transactions       faults.py  a database's errors as ours
+    location.py  where it lies, and its rights      open.py      opening and migration
+    store.py     Store: the runs, and all that follows for one of them
+    writer.py    arms, cases, work and answers      judged.py    scores, comparisons, evidence, verdicts
+    reader.py    what is read back                  digest.py    the digest that seeds the resampling
+    schema.py    tables and revisions               keys.py      their keys
+    columns.py   text and JSON for any database     positions.py columns of scored positions
+    lease.py     one process a run                  database.py  transactions; faults.py: its errors as ours
 
 Names are loaded on first use: importing this package does not import SQLAlchemy.
 """
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kvgate.store.columns import NotJson
-    from kvgate.store.open import default_location, open_store
+    from kvgate.store.location import default_location
+    from kvgate.store.open import open_store
     from kvgate.store.rows import ArmRow, EvidenceRow, RunRow
     from kvgate.store.store import Store
 
@@ -28,7 +30,7 @@ _HOME = {
     "RunRow": "rows",
     "NotJson": "columns",
     "Store": "store",
-    "default_location": "open",
+    "default_location": "location",
     "open_store": "open",
 }
 

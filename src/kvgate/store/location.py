@@ -1,0 +1,77 @@
+"""Where the store lies, and its private rights. Loads no database library."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from kvgate.core.errors import UserError
+
+_MAGIC = b"SQLite format 3\0"
+FIX = "name a file in a folder that you can write, with KVGATE_STORE"
+
+
+def default_location(env: Mapping[str, str] | None = None) -> Path:
+    """KVGATE_STORE (a path, a folder, or sqlite:///PATH), else kvgate.db in the person's data folder.
+
+    Raises:
+        UserError: a URL of another database, or no home folder to be found.
+    """
+    wanted = (os.environ if env is None else env).get("KVGATE_STORE", "")
+    if wanted:
+        return path_of(wanted)
+    from platformdirs import user_data_path
+
+    try:
+        return user_data_path("kvgate").expanduser() / "kvgate.db"
+    except RuntimeError as e:
+        raise UserError("there is no home folder to keep the store in", fix=FIX) from e
+
+
+def path_of(location: str | Path) -> Path:
+    """The absolute path of a location as a person gives it.
+
+    Raises:
+        UserError: a URL of another database, or no path at all.
+    """
+    text = str(location)
+    scheme, sep, _ = text.partition("://")
+    if isinstance(location, str) and sep:
+        # Only the scheme is repeated: the rest may hold a password.
+        if scheme != "sqlite" or not text.startswith("sqlite:///") or len(text) == len("sqlite:///"):
+            raise UserError(f"store {scheme + '://...'!r} is not supported", allowed=["a path", "sqlite:///PATH"])
+        text = text.removeprefix("sqlite:///")
+    if "\0" in text:
+        raise UserError(f"store {text!r} is not a path", fix=FIX)
+    try:
+        path = Path(text).expanduser()
+        return Path(os.path.abspath(path / "kvgate.db" if path.is_dir() else path))  # noqa: PTH100 - keeps links
+    except RuntimeError as e:
+        raise UserError(f"store {text!r}: {e}", fix=FIX) from e
+
+
+def make_private(path: Path, *, ours: bool) -> None:
+    """Make folder and file before SQLite does, so that nobody else can read them at any instant.
+
+    Args:
+        ours: the folder is kvgate's own data folder, made private even if something else made it.
+
+    Raises:
+        UserError: it cannot be written, or is another kind of file.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if ours:
+            path.parent.chmod(0o700)  # a folder that a person chose keeps the rights they gave it
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    except OSError as e:
+        raise UserError(f"store {str(path)!r} cannot be opened for writing: {e.strerror}", fix=FIX) from e
+    try:
+        status = os.fstat(fd)
+        start = os.pread(fd, len(_MAGIC), 0) if stat.S_ISREG(status.st_mode) else b""
+        if not stat.S_ISREG(status.st_mode) or (status.st_size and start != _MAGIC):
+            raise UserError(f"{str(path)!r} is not a kvgate store but another kind of file", fix=FIX)
+    finally:
+        os.close(fd)
