@@ -346,7 +346,7 @@ ATTACKS: tuple[str, ...] = (
     f"<a href='javascript:{MARKER}'>press</a> [press](javascript:{MARKER}) [go](http://127.0.0.1:9/go) <javascript:{MARKER}>",
     "<iframe src='http://127.0.0.1:9/x'></iframe><link rel=stylesheet href=http://127.0.0.1:9/y>",
     "![x](http://127.0.0.1:9/pixel.png) https://127.0.0.1:9/auto",
-    "```\n# out of the fence\n````\n<b>bold</b>\n~~~",
+    "```\n<b>out of the fence</b>\n````\n<b>bold</b>\n~~~",
     "\x1b[31mred\x1b]8;;http://127.0.0.1:9\x07link\x1b]8;;\x07 \x9b2J",
     "nul \x00 bell \x07 del \x7f",
     "rtl \u202egnp.exe\u202c \u2066isolate\u2069 zero\u200bwidth \ufeffbom \U000e0041tag",

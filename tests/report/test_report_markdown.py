@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -24,6 +24,7 @@ def tokens(text: str) -> list[Token]:
 
 
 @given(ANY)
+@example("[a](http://x) <b> `c` &amp; 1. x")
 def test_escaped_text_is_text(text: str) -> None:
     """One paragraph that says the text, whatever is in it."""
     found = tokens("x " + escape(text))
@@ -32,6 +33,8 @@ def test_escaped_text_is_text(text: str) -> None:
 
 
 @given(ANY)
+@example("```\n<b>")
+@example("a\n````\n# b")
 def test_a_fence_cannot_be_closed_from_inside(text: str) -> None:
     """The block ends where we end it."""
     found = tokens(fence(text) + "\n\nafter")
@@ -44,6 +47,7 @@ def test_a_fence_cannot_be_closed_from_inside(text: str) -> None:
 
 
 @given(ANY)
+@example("a`b|c``<b>")
 def test_inline_code_cannot_be_closed_from_inside(text: str) -> None:
     """One code span, and in a table cell it adds no column."""
     found = tokens(table(("a", "b"), [(code(text), "end")]))
