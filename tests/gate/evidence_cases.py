@@ -48,7 +48,7 @@ def golden(breaks: int = 0, repairs: int = 0, critical: int = 0, prompts: int = 
             "golden.break_rate": est(breaks / prompts, 0.1, unit="1", n=prompts, clusters=prompts),
         },
         floor={"restart": {"golden.break_rate": est(0.0, unit="1")}, "batch": {}},
-        blind_spots=(f"{prompts} prompts: a 12 % break rate would go unseen",),
+        blind_spots=(f"golden: {prompts} prompts: a 12 % break rate would go unseen",),
     )
 
 

@@ -94,6 +94,14 @@ def test_breaks_with_large_divergence_are_explained_by_it() -> None:
     assert judge(evidence, DEFAULT).next.recipe == "k=q8_0,v=q4_0"
 
 
+def test_a_few_broken_prompts_blame_no_kernel() -> None:
+    """The lower end of the break rate counts: 3 of 24 is 12.5 % and may be 5 %."""
+    evidence = with_suite(good(), golden=golden(breaks=3, critical=1), needle=needle(0.99, 0.02))
+
+    assert structural_symptom(evidence) is None
+    assert judge(evidence, DEFAULT).next.recipe == "k=f16,v=q8_0"
+
+
 @pytest.mark.parametrize(
     ("rate", "ratio", "named"), [(0.125, 0.90, True), (0.12, 0.90, False), (0.125, 0.89, False), (0.9, 1.0, True)]
 )

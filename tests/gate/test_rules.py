@@ -137,6 +137,27 @@ def test_untested_carries_the_campaigns_reason() -> None:
     assert "panel: wheel 1.2 is not in the verified table" in finding.message
 
 
+def test_untested_carries_the_suites_own_reason() -> None:
+    """Needles that the base itself does not find: the suite ran, has no ratio, and said why."""
+    evidence = good(summaries={"needle": Summary(untested=("needle: the base is at its floor at 512 tokens",))})
+
+    (finding,) = RULES["noninferior"].judge(
+        spec("noninferior", metric="needle.accuracy_ratio", margin=0.95), evidence, Setting()
+    )
+
+    assert finding.status is Status.UNTESTED
+    assert "the base is at its floor" in finding.message
+
+
+def test_many_errors_are_quoted_briefly() -> None:
+    """A finding quotes three failures and counts the rest."""
+    evidence = good(errors={"golden": [f"base: EngineTimeout {i}" for i in range(24)]})
+
+    (finding,) = RULES["coverage"].judge(spec("coverage", suites=["golden"]), evidence, Setting())
+
+    assert "EngineTimeout 2 (and 21 more)" in finding.message
+
+
 def test_suite_restricts_where_a_metric_is_read() -> None:
     """With `suite` a metric of the same name in another suite does not count."""
     evidence = good(summaries={"one": Summary({"a.r": est(1.0, 0.01)}), "two": Summary({"a.r": est(0.5, 0.01)})})
@@ -182,7 +203,9 @@ def test_error_share_is_summed_and_capped() -> None:
     """Lines add up to at most 1; a line without a total has no share."""
     assert error_share(["3 of 24 answers: EngineTimeout", "3 of 24 answers: BadAnswer"]) == 0.25
     assert error_share(["20 of 24 answers: x", "20 of 24 answers: y"]) == 1.0
+    assert error_share(["base: 3 of 24 answers: EngineTimeout"]) == 0.125
     assert error_share(["3 of 0 answers: x"]) is None
+    assert error_share(["3 of 24 answers: x", "candidate: EngineDied: exit 9"]) is None
     assert error_share([]) == 0.0
 
 

@@ -214,9 +214,10 @@ def test_untested_lists_everything_once() -> None:
     verdict = judge(evidence, SMOKE)
 
     assert "decode: no such lane" in verdict.untested
-    assert any("golden-breaks (guard): 24 prompts" in line for line in verdict.untested)
+    assert any("golden-breaks (guard): golden: 24 prompts" in line for line in verdict.untested)
     assert len(verdict.untested) == len(set(verdict.untested))
     assert sum("12 % break rate" in line for line in verdict.untested) == 1
+    assert not any("golden: golden:" in line for line in judge(evidence, DEFAULT).untested)
 
 
 def test_caveats_and_loud_changes_pass_through() -> None:

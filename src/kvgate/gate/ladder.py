@@ -78,7 +78,7 @@ def next_step(evidence: CandidateEvidence, findings: Sequence[Finding], decision
     if symptom is not None:
         return NextStep(
             "try another attention backend or engine build, or report the break to the engine's project",
-            f"{symptom.break_rate:.0%} of the answers break in form, while the whole ones are "
+            f"at least {symptom.break_rate:.0%} of the answers break in form, while the whole ones are "
             f"{symptom.valid_accuracy_ratio:.0%} as right as the base's: a kernel is suspected, not precision. "
             "Calibration will not fix it",
         )
@@ -88,11 +88,12 @@ def next_step(evidence: CandidateEvidence, findings: Sequence[Finding], decision
 def structural_symptom(evidence: CandidateEvidence, findings: Sequence[Finding] = ()) -> Symptom | None:
     """Whether answers break in form while their content stays right.
 
-    Reads the largest of `*.break_rate` and `*.invalid_rate` (the rise over the base), and the smallest of
-    `*.valid_accuracy_ratio`. Where no suite has that, `*.accuracy_ratio` stands in for it, unless a divergence rule
-    failed: then lost precision explains the breaks well enough. Unknown gives None: no diagnosis.
+    Reads the largest of `*.break_rate` and `*.invalid_rate` (the rise over the base) by the lower end of its interval,
+    so that two broken prompts of twelve blame no kernel, and the smallest of `*.valid_accuracy_ratio`. Where no suite
+    has that, `*.accuracy_ratio` stands in for it, unless a divergence rule failed: then lost precision explains the
+    breaks well enough. Unknown gives None: no diagnosis.
     """
-    rates = _values(evidence, ("break_rate", "invalid_rate"))
+    rates = [e.lo for e in _estimates(evidence, ("break_rate", "invalid_rate")) if e.lo is not None]
     ratios = _values(evidence, ("valid_accuracy_ratio",))
     diverged = any(f.status is Status.FAIL and f.metric.startswith(("prefill.", "decode.")) for f in findings)
     if not ratios and not diverged:
@@ -102,13 +103,17 @@ def structural_symptom(evidence: CandidateEvidence, findings: Sequence[Finding] 
     return Symptom(max(rates), min(ratios))
 
 
-def _values(evidence: CandidateEvidence, endings: tuple[str, ...]) -> list[float]:
+def _estimates(evidence: CandidateEvidence, endings: tuple[str, ...]) -> list[Estimate]:
     return [
-        m.value
+        m
         for summary in evidence.summaries.values()
         for name, m in summary.metrics.items()
-        if name.partition(".")[2] in endings and isinstance(m, Estimate) and m.value is not None
+        if name.partition(".")[2] in endings and isinstance(m, Estimate)
     ]
+
+
+def _values(evidence: CandidateEvidence, endings: tuple[str, ...]) -> list[float]:
+    return [e.value for e in _estimates(evidence, endings) if e.value is not None]
 
 
 def _command(evidence: CandidateEvidence, recipe: str, policy: str) -> str:

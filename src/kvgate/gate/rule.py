@@ -135,6 +135,8 @@ def untested(spec: RuleSpec, evidence: CandidateEvidence, metric: str, why: str 
     for place in dict.fromkeys((spec.suite or lane, lane, *_lanes_of(lane))):
         if place in evidence.untested:
             reasons.append(f"{place}: {evidence.untested[place]}")
+    ran = evidence.summaries.get(spec.suite or lane)
+    reasons += ran.untested if ran is not None else ()
     message = f"{metric} was not measured" + (f" ({'; '.join(reasons)})" if reasons else "")
     return spec.finding(Status.UNTESTED, message, metric=metric)
 

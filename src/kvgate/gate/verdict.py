@@ -152,6 +152,10 @@ def _nothing_decided(evidence: CandidateEvidence, policy: Policy) -> Finding:
     return Finding("policy", BUILT_IN, "decide", Status.INCONCLUSIVE, f"{why}: nothing was decided")
 
 
+def _of_suite(suite: str, text: str) -> str:
+    return text if text.startswith(f"{suite}:") else f"{suite}: {text}"
+
+
 def _untested(evidence: CandidateEvidence, findings: Sequence[Finding]) -> tuple[str, ...]:
     """Everything that this verdict does not cover, each thing once."""
     lines = [f"{what}: {reason}" for what, reason in evidence.untested.items()]
@@ -164,6 +168,6 @@ def _untested(evidence: CandidateEvidence, findings: Sequence[Finding]) -> tuple
     lines += [f"{f.rule} (guard): {f.blind_spot}" for f in findings if f.blind_spot and f.status is not Status.FAIL]
     said = " ".join(f.blind_spot for f in findings)
     for suite, summary in evidence.summaries.items():
-        lines += [f"{suite}: {reason}" for reason in summary.untested]
-        lines += [f"{suite}: {spot}" for spot in summary.blind_spots if spot not in said]
+        lines += [_of_suite(suite, text) for text in summary.untested]
+        lines += [_of_suite(suite, text) for text in summary.blind_spots if text not in said]
     return tuple(dict.fromkeys(lines))

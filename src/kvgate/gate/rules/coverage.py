@@ -1,7 +1,7 @@
 """coverage: the required suites ran, with no more than a stated share of engine failures.
 
 An engine failure is a hole, never an answer. Reads the lines of `CandidateEvidence.errors`, "3 of 24 answers: ...";
-a line in another form leaves the share unknown, which does not pass.
+a line without these numbers leaves the share unknown, which does not pass.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from kvgate.core.suite import Summary
 from kvgate.core.verdict import CandidateEvidence, Finding, Status
 from kvgate.gate.rule import BaseRule, Example, RuleParams, RuleSpec, Setting
 
-_LINE = re.compile(r"(\d+) of (\d+)\b")
+_LINE = re.compile(r"\b(\d+) of (\d+) answers\b")
+#: Lines quoted in a finding.
+_QUOTED = 3
 
 
 class Params(RuleParams):
@@ -30,11 +32,16 @@ def error_share(lines: Sequence[str]) -> float | None:
     """Failed share of the answers, summed over the lines; None where a line cannot be read."""
     total = 0.0
     for line in lines:
-        m = _LINE.match(line)
+        m = _LINE.search(line)
         if m is None or int(m[2]) == 0:
             return None
         total += int(m[1]) / int(m[2])
     return min(1.0, total)
+
+
+def _quote(lines: Sequence[str]) -> str:
+    more = f" (and {len(lines) - _QUOTED} more)" if len(lines) > _QUOTED else ""
+    return "; ".join(lines[:_QUOTED]) + more
 
 
 def _example(what: str, errors: list[str], status: Status, ran: bool = True, share: float = 0.1) -> Example:
@@ -71,11 +78,11 @@ class Coverage(BaseRule):
         lines = evidence.errors.get(suite, ())
         share, allowed = error_share(lines), spec.params.max_error_share
         if share is None:
-            return spec.finding(Status.INCONCLUSIVE, f"{suite}: engine failures of unknown share: {'; '.join(lines)}")
+            return spec.finding(Status.INCONCLUSIVE, f"{suite}: engine failures of unknown share: {_quote(lines)}")
         if share > allowed:
             return spec.finding(
                 Status.INCONCLUSIVE,
-                f"{suite}: {share:.1%} of the answers are engine failures, {allowed:.1%} allowed: {'; '.join(lines)}",
+                f"{suite}: {share:.1%} of the answers are engine failures, {allowed:.1%} allowed: {_quote(lines)}",
                 threshold=allowed,
             )
         holes = f", {share:.1%} engine failures" if share else ""
