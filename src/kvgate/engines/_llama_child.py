@@ -31,6 +31,7 @@ class LogBuffer:
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe = pipe
+        self._lock = threading.Lock()
         self._head: list[str] = []
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._thread = threading.Thread(target=self._drain, name="engine log", daemon=True)
@@ -43,13 +44,12 @@ class LogBuffer:
                 line = raw.decode("utf-8", "replace").rstrip("\n")
                 if "api_key" in line.lower():
                     continue  # the engine prints the end of the key
-                if len(self._head) < HEAD_LINES:
-                    self._head.append(line)
-                else:
-                    self._tail.append(line)
+                with self._lock:
+                    (self._head if len(self._head) < HEAD_LINES else self._tail).append(line)
 
     def lines(self) -> list[str]:
-        return [*self._head, *list(self._tail)]
+        with self._lock:
+            return [*self._head, *self._tail]
 
     def finish(self) -> None:
         """Wait a moment for what a dead child has left in the pipe."""
@@ -59,16 +59,14 @@ class LogBuffer:
 class Child:
     """One worker process with pipes for input and output and a buffered log."""
 
-    def __init__(
-        self, argv: Sequence[str], env: Mapping[str, str], *, pass_fds: Sequence[int] = (), unset: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], *, pass_fds: Sequence[int] = ()) -> None:
         try:
             self.process = subprocess.Popen(
                 list(argv),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={k: v for k, v in child_env(env).items() if k not in unset},
+                env=child_env(env),
                 pass_fds=tuple(pass_fds),
                 bufsize=0,
             )

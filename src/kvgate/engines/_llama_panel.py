@@ -12,6 +12,7 @@ import mmap
 import os
 import select
 import struct
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,9 +55,8 @@ class LlamaCppPanel:
         self.n_vocab = first.request.model.geometry.vocab_size
         #: Most tokens that one step takes.
         self.max_rows = max_rows
-        self.context_tokens = min(
-            x.engine_options["n_ctx"] // x.engine_options["n_parallel"] for x in launches.values()
-        )
+        options = [launch.engine_options for launch in launches.values()]
+        self.context_tokens = min(o["n_ctx"] // o["n_parallel"] for o in options)
         shape = (len(self._arms), max_rows, self.n_vocab)
         self._rows = np.frombuffer(worker.block, dtype=np.float32).reshape(shape)
         self._rows.flags.writeable = False
@@ -122,6 +122,8 @@ class _Worker:
             raise
         self.memory_fd = self._fd
         self._dead: str | None = None
+        self._poll = select.poll()
+        self._poll.register(self.child.stdout.fileno(), select.POLLIN | select.POLLHUP)
 
     def ask(self, message: Mapping[str, Any], timeout_s: float = STEP_TIMEOUT_S) -> dict[str, Any]:
         """Send one message and wait for its answer.
@@ -159,7 +161,7 @@ class _Worker:
         fd, data = self.child.stdout.fileno(), b""
         while len(data) < n:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([fd], [], [], left)[0]:
+            if left <= 0 or not self._poll.poll(left * 1000):
                 self._dead = "panel: the worker did not answer and was ended"
                 self.child.stop()
                 raise EngineTimeout(self._dead)
@@ -208,6 +210,7 @@ def panel_of(launches: Mapping[ArmId, Launch]) -> Iterator[LlamaCppPanel]:
         EngineDied, EngineTimeout: the worker ended or hangs.
     """
     first = _one_model(launches)
+    _refuse_platform(sys.platform, load(ENGINE))
     n_vocab, options = first.request.model.geometry.vocab_size, [x.engine_options for x in launches.values()]
     rows = MAX_ROWS_LONG if n_vocab > LONG_VOCAB else MAX_ROWS
     rows = min([rows, *(o["n_batch"] for o in options)])
@@ -261,9 +264,6 @@ def _one_model(launches: Mapping[ArmId, Launch]) -> Launch:
 
 def _layout(here: Mapping[str, Any], facts: EngineFacts) -> LayoutRow:
     """The verified C layout of the wheel that the worker found, or the reason why there is no panel."""
-    for row in facts.platform:
-        if row.lane == "panel" and row.platform == here.get("platform"):
-            raise LaneUnavailable(row.why)
     if "missing" in here:
         raise LaneUnavailable(f"package {here['missing']} is not there; {INSTALL}")
     version = here.get("version")
@@ -278,6 +278,12 @@ def _layout(here: Mapping[str, Any], facts: EngineFacts) -> LayoutRow:
     if len(here.get("libraries") or ()) != 1:
         raise LaneUnavailable(f"xllamacpp {version}: its library is not where it was, one .so beside the package")
     return layout
+
+
+def _refuse_platform(platform: str, facts: EngineFacts) -> None:
+    for row in facts.platform:
+        if row.lane == "panel" and row.platform == platform:
+            raise LaneUnavailable(row.why)
 
 
 def _refuse(loaded: Mapping[str, Any]) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import secrets
-import select
-import time
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -18,9 +16,10 @@ from kvgate.core.deployment import Deployment, Note
 from kvgate.core.engine import Available, Lane, Launch, Missing, Tokens
 from kvgate.core.errors import BadAnswer, EngineDied, EngineTimeout
 from kvgate.core.text import one_line
+from kvgate.enginefacts.facts import load
 from kvgate.engines._llama_child import Child, start_settings
 from kvgate.engines._llama_log import last_words
-from kvgate.engines._llama_observe import Seen, deployment_of
+from kvgate.engines._llama_observe import ENGINE, Seen, deployment_of
 from kvgate.engines.openai import OpenAISession
 
 LOAD_TIMEOUT_S = 120.0
@@ -76,7 +75,16 @@ class LlamaCppSession(OpenAISession):
         found[Lane.DECODE_TOPK] = await self._probe_native_topk()
         # Forcing is decoding one token after a prompt of ids, again and again: the same request.
         found[Lane.FORCED_DECODE] = found[Lane.DECODE_TOPK]
+        found[Lane.PANEL] = self._panel()
         return {lane: found[lane] for lane in Lane}
+
+    def _panel(self) -> Available | Missing:
+        """Whether the wheel of this server can be opened as a panel; the C layout is verified when one is."""
+        version = self._deployment.identity.version or "of unknown version"
+        layout = load(ENGINE).layout_of(version)
+        if layout is None or sys.platform not in layout.platforms:
+            return Missing(f"xllamacpp {version}: its C layout has not been verified on {sys.platform}")
+        return Available()
 
     async def _probe_native_topk(self) -> Available | Missing:
         ids = (await self.tokenize("Hello there")).ids
@@ -139,18 +147,13 @@ async def _ready(child: Child, settings: Mapping[str, Any], timeout_s: float) ->
         child.stdin.write(json.dumps(settings).encode() + b"\n")
     except OSError:
         raise EngineDied(f"llama.cpp did not start: {child.ended() or 'its input is closed'}") from None
-    deadline, text = time.monotonic() + timeout_s, b""
-    fd = child.stdout.fileno()
-    while not text.endswith(b"\n"):
-        if time.monotonic() > deadline:
-            raise EngineTimeout(f"llama.cpp was not ready within {timeout_s:.0f} s")
-        if select.select([fd], [], [], 0)[0]:
-            piece = os.read(fd, 4096)
-            if not piece or len(text) > MAX_REPLY_BYTES:
-                raise await _died(child)
-            text += piece
-        else:
-            await asyncio.sleep(_POLL_S)
+    try:
+        # The thread ends with the child, at the latest when it is stopped.
+        text = await asyncio.wait_for(asyncio.to_thread(child.stdout.readline, MAX_REPLY_BYTES), timeout_s)
+    except TimeoutError:
+        raise EngineTimeout(f"llama.cpp was not ready within {timeout_s:.0f} s") from None
+    if not text:
+        raise EngineDied(f"llama.cpp ended while loading: {await _ended(child)}")
     try:
         said = json.loads(text)
     except ValueError:
@@ -170,10 +173,6 @@ async def _load_log(child: Child) -> list[str]:
             break
         await asyncio.sleep(_POLL_S)
     return lines
-
-
-async def _died(child: Child) -> EngineDied:
-    return EngineDied(f"llama.cpp ended while loading: {await _ended(child)}")
 
 
 async def _ended(child: Child) -> str:

@@ -3,14 +3,13 @@
 Runs in any interpreter that has xllamacpp and cffi; imports nothing else of ours. Messages both ways are JSON behind a
 4-byte little-endian length; rows of logits go into the shared block whose descriptor comes with `load`.
 
-The structs that hold parameters are opaque here: their sizes and the offsets of the fields we set come from a table that
-is verified per wheel version, and nothing is called by value before the version is known.
+The structs that hold parameters are opaque here: their sizes and the offsets of the fields we set come from a table
+that is verified per wheel version, and nothing is called by value before the version is known.
 """
 
 from __future__ import annotations
 
 import ctypes
-import glob
 import json
 import mmap
 import os
@@ -19,6 +18,7 @@ import struct
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
@@ -266,8 +266,8 @@ def whereabouts() -> dict[str, Any]:
     except metadata.PackageNotFoundError:
         here["version"] = None
     spec = found["xllamacpp"]
-    folder = os.path.dirname(spec.origin) if spec is not None and spec.origin else ""
-    here["libraries"] = sorted(glob.glob(os.path.join(glob.escape(folder), "*.so")))
+    folder = Path(spec.origin).parent if spec is not None and spec.origin else Path("/nowhere")
+    here["libraries"] = sorted(str(p) for p in folder.glob("*.so"))
     return here
 
 

@@ -96,8 +96,7 @@ def main() -> None:
         os._exit(1)
     say(listening=server.listening_address, version=version_of("xllamacpp"), python=sys.version.split()[0])
     # The server's threads serve; its destructor has been seen to hang, so it is never run.
-    while True:
-        signal.pause()
+    threading.Event().wait()
 
 
 if __name__ == "__main__":
