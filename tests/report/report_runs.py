@@ -105,6 +105,8 @@ def golden_summary(breaks: int, p: float) -> Summary:
     return Summary(
         {
             "golden.net_breaks": Test(float(breaks), p, "greater", "McNemar, exact, one-sided", breaks),
+            "golden.confirmed_breaks": Estimate(breaks, breaks, breaks, 0.9, 12, 12, "prompts", "count"),
+            "golden.changed_texts": nat(0.25, 0.5, n=12, clusters=12, unit="1"),
             "golden.break_rate": nat(breaks / 12, 0.5, n=12, clusters=12, unit="1"),
         },
         floor={"restart": {"golden.break_rate": nat(0.0, n=12, clusters=12, unit="1")}},
@@ -186,13 +188,20 @@ def model() -> ModelFiles:
     )
 
 
-def deployment(recipe: str, effective: str, k_mib: float) -> Deployment:
+def deployment(recipe: str, effective: str, k_mib: float, ubatch_tokens: int = 512) -> Deployment:
     """A llama.cpp deployment with its log lines."""
     part = CachePart(
         kind="full_attention", cells=1024, layers=30, k_codec=recipe, v_codec=recipe, k_mib=k_mib, v_mib=k_mib
     )
     return Deployment(
-        identity=Identity(engine="llama_cpp", version="2026.10.11549", build="b11549", context_tokens=1024, threads=2),
+        identity=Identity(
+            engine="llama_cpp",
+            version="2026.10.11549",
+            build="b11549",
+            context_tokens=1024,
+            threads=2,
+            ubatch_tokens=ubatch_tokens,
+        ),
         subject=Subject(spelling=recipe, requested=recipe, effective=effective),
         consequence=Consequence(k_codec=recipe, v_codec=recipe, kv_mib=2 * k_mib, cells=1024, layers=30, parts=(part,)),
         note=Note(place="panel", pid=4242),
@@ -200,9 +209,17 @@ def deployment(recipe: str, effective: str, k_mib: float) -> Deployment:
     )
 
 
-def arm(name: str, role: str, recipe: str, effective: str, k_mib: float, perturb: tuple[str, ...] = ()) -> ArmView:
+def arm(
+    name: str,
+    role: str,
+    recipe: str,
+    effective: str,
+    k_mib: float,
+    perturb: tuple[str, ...] = (),
+    ubatch_tokens: int = 512,
+) -> ArmView:
     """An arm that runs in both places and is confirmed by its log."""
-    d = deployment(recipe, effective, k_mib)
+    d = deployment(recipe, effective, k_mib, ubatch_tokens)
     engaged = Engaged(Engagement.CONFIRMED, "K and V types, sizes and rotation as expected", d.evidence)
     return ArmView(
         name, role, recipe, effective, perturb, {"serving": d, "panel": d}, {"serving": engaged, "panel": engaged}
@@ -308,9 +325,9 @@ def realistic() -> RunView:
         context_tokens=1024,
         arms=(
             arm("base", "base", "native", "native", 11.25),
-            arm("restart", "floor", "native", "native", 11.25, ("restart",)),
-            arm("twin", "floor", "native", "native", 11.25, ("context",)),
-            arm("ubatch32", "floor", "native", "native", 11.25, ("ubatch_tokens=32",)),
+            arm("restart", "floor", "native", "native", 11.25, ()),
+            arm("twin", "floor", "native", "native", 11.25, ()),
+            arm("ubatch32", "floor", "native", "native", 11.25, ("ubatch_tokens",), ubatch_tokens=32),
             arm("q8_0", "candidate", "q8_0", "q8_0+hadamard", 5.98),
             arm("q4_0", "candidate", "q4_0", "q4_0+hadamard", 3.16),
         ),

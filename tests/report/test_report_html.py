@@ -14,7 +14,7 @@ from report_page import offences, tags
 from report_runs import GOLDEN_TEXTS, golden_records, hostile, realistic
 
 from kvgate.core.estimate import Estimate
-from kvgate.core.observation import Raw, Records
+from kvgate.core.observation import PairScore, Raw, Records
 from kvgate.report import html as page_module
 from kvgate.report.html import environment, html
 from kvgate.report.sections import golden
@@ -112,6 +112,8 @@ def test_the_verdict_comes_first() -> None:
         "invalid_json confirmed by reruns",
         "reruns do not decide yet",
         "-100 pt",
+        "declared change: ubatch_tokens 512 → 32",
+        "Confirmed breaks 3 of 12",
         "equal to the engine's log",
         "12 prompts: a 22 % break rate would go unseen",
         "20 independent units would decide at 80 % power",
@@ -243,6 +245,31 @@ def test_the_counts_of_golden_add_up() -> None:
     assert (q8.identical, q8.failed, q8.broken) == (len(GOLDEN_TEXTS) - 1, 1, 0)
     assert q4.identical + q4.drifted + q4.broken + q4.failed == q4.prompts == len(GOLDEN_TEXTS)
     assert q4.classes == (("invalid_json", 1, 0, 0), ("number_drift", 0, 0, 1), ("repetition_loop", 1, 0, 0))
+
+
+def test_a_break_that_a_floor_shows_too_does_not_count() -> None:
+    """Reproduced on the candidate but broken between the base and itself: said, and not among the confirmed."""
+    records = golden_records()
+    first = next(iter(records.cases))
+    pairs = {**records.pairs, ("restart", first): PairScore("invalid_json")}
+    run = replace(realistic(), records={"golden": replace(records, pairs=pairs)})
+
+    _, q4 = golden.golden_views(run, outputs=True)
+
+    assert q4.classes[0] == ("invalid_json", 0, 1, 0)
+    assert q4.breaks[0].confirmed == "not counted: the base breaks against itself here"
+    assert "broken on floor arms (restart: invalid_json)" in words(html(run))
+
+
+def test_needles_are_no_golden_prompts() -> None:
+    """A needle run has a map; its haystacks are not printed as prompts."""
+    run = realistic()
+    needle = run.records["needle"]
+    raws = {key: (Raw({"text": "the code is 1234"}),) for key in needle.scores}
+    pairs = {key: PairScore("lost_needle") for key in needle.scores if key[0] == "q4_0"}
+    records = {"needle": replace(needle, raws=raws, pairs=pairs)}
+
+    assert golden.golden_views(replace(run, records=records), outputs=True) == []
 
 
 def test_a_suite_that_nobody_knew_is_shown() -> None:

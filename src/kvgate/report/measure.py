@@ -8,7 +8,7 @@ from kvgate.core.estimate import Estimate, Measure, Test
 from kvgate.core.metric import parse_metric
 from kvgate.core.units import bytes_text, number_text
 
-_PERCENT = ("rate", "accuracy", "share")
+_PERCENT = ("rate", "accuracy", "share", "changed_texts", "drift", "similarity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Cell:
 def is_percent(metric: str, unit: str) -> bool:
     """Rates between 0 and 1 are shown in per cent."""
     name = metric.split("{", 1)[0]
-    return unit in ("1", "") and any(word in name for word in _PERCENT)
+    return unit in ("1", "") and not name.endswith("ratio") and any(word in name for word in _PERCENT)
 
 
 def value_text(x: float | None, unit: str, metric: str = "") -> str:
@@ -72,6 +72,10 @@ def cell(measure: Measure | None, metric: str = "") -> Cell:
         found = f"statistic {number_text(measure.statistic)}, n = {measure.n}"
         title = f"{measure.method}; alternative: {measure.alternative}; {found}"
         return Cell(f"p = {number_text(measure.p)}", found, title)
+    if measure.method == "count" and measure.value is not None:
+        # A count describes what was seen and claims nothing beyond, so its ends would only repeat it.
+        text = f"{number_text(measure.value)} of {measure.n:,}"
+        return Cell(text, "", f"{text} {measure.unit}, as seen")
     unbounded = measure.lo is None or measure.hi is None
     title = (
         f"{value_text(measure.value, measure.unit, metric)}; {level_text(measure.level)} interval "
@@ -113,7 +117,19 @@ _NAMES = {
     "ppl_ratio": "Perplexity ratio",
     "net_breaks": "Breaks against repairs (McNemar)",
     "break_rate": "Break rate",
+    "confirmed_breaks": "Confirmed breaks",
+    "critical_breaks": "Confirmed breaks of critical prompts",
+    "unconfirmed_breaks": "Breaks that did not hold, or that a floor shows too",
+    "repairs": "Repairs",
+    "changed_texts": "Changed texts",
+    "text_similarity": "Word similarity of the texts",
+    "drift": "Drift of numbers, values or length",
     "accuracy": "Needles found",
+    "base_accuracy": "Needles that the base found",
+    "accuracy_ratio": "Needles found, ratio to the base",
+    "net_losses": "Losses against gains (McNemar)",
+    "lost": "Needles lost",
+    "gained": "Needles gained",
 }
 
 

@@ -75,11 +75,20 @@ class GoldenView:
 def golden_views(view: RunView, *, outputs: bool) -> list[GoldenView]:
     """Every candidate of every suite that compared texts; without `outputs` the texts, prompts and details stay out."""
     budget = [_BUDGET_CHARS]
-    views = []
-    for records in view.records.values():
-        if any("text" in (raw.body or {}) for raws in records.raws.values() for raw in raws) and records.pairs:
-            views += [_candidate(records, c, outputs, budget) for c in view.candidates if c in records.candidates]
-    return views
+    return [
+        _candidate(records, c, outputs, budget)
+        for records in view.records.values()
+        if _has_texts(records)
+        for c in view.candidates
+        if c in records.candidates
+    ]
+
+
+def _has_texts(records: Records) -> bool:
+    """Texts that were compared. Needles have a map of their own, and their prompts are haystacks."""
+    needles = any("depth" in c.body for c in records.cases.values())
+    texts = any("text" in (raw.body or {}) for raws in records.raws.values() for raw in raws)
+    return bool(records.pairs) and texts and not needles
 
 
 def _candidate(records: Records, candidate: str, outputs: bool, budget: list[int]) -> GoldenView:
@@ -96,7 +105,7 @@ def _candidate(records: Records, candidate: str, outputs: bool, budget: list[int
         base, arm = _answers(records, candidate, case_id)
         if pair.break_class:
             counts["broken"] += 1
-            classes.setdefault(pair.break_class, Counter())[pair.confirmed] += 1
+            classes.setdefault(pair.break_class, Counter())[_counts(records, case_id, pair)] += 1
             broken.append((case, pair))
         elif base is None or arm is None:
             counts["failed"] += 1
@@ -166,7 +175,7 @@ def _diff(records: Records, candidate: str, case: Case, pair: PairScore, limit: 
         _critical(case),
         prompt.text + (f" … {prompt.after:,} more characters" if prompt.after else ""),
         pair.break_class,
-        _confirmed(pair),
+        _confirmed(records, case.id, pair),
         one_line(pair.detail),
         _floors(records, case.id),
         at,
@@ -186,20 +195,32 @@ def _side(title: str, text: str | None, at: int, limit: int, raws: Sequence[Raw]
     return Side(title, cut.before, same, differs, cut.after, one_line(finish, 40))
 
 
-def _confirmed(pair: PairScore) -> str:
+def _dirty_floors(records: Records, case_id: str) -> list[str]:
+    pairs = [(arm, records.pairs.get((arm, case_id))) for arm in records.floors]
+    return [f"{arm}: {pair.break_class}" for arm, pair in pairs if pair is not None and pair.break_class]
+
+
+def _counts(records: Records, case_id: str, pair: PairScore) -> bool | None:
+    """Whether a break counts: reproduced, and every floor arm clean. None while reruns do not decide."""
+    return False if _dirty_floors(records, case_id) else pair.confirmed
+
+
+def _confirmed(records: Records, case_id: str, pair: PairScore) -> str:
     if not pair.break_class:
         return "repaired" if pair.repaired else "text differs, nothing broke"
+    if _dirty_floors(records, case_id):
+        return "not counted: the base breaks against itself here"
     return {True: "confirmed by reruns", False: "not confirmed by reruns", None: "reruns do not decide yet"}[
         pair.confirmed
     ]
 
 
 def _floors(records: Records, case_id: str) -> str:
-    pairs = [(arm, records.pairs.get((arm, case_id))) for arm in records.floors]
-    dirty = [f"{arm}: {pair.break_class}" for arm, pair in pairs if pair is not None and pair.break_class]
+    dirty = _dirty_floors(records, case_id)
+    ran = sum((arm, case_id) in records.pairs for arm in records.floors)
     if dirty:
-        return "the base breaks against itself here (" + ", ".join(dirty) + ")"
-    return f"clean on {len(pairs)} floor arm{'s' if len(pairs) != 1 else ''}" if pairs else "no floor arm ran this"
+        return "broken on floor arms (" + ", ".join(dirty) + ")"
+    return f"clean on {ran} floor arm{'s' if ran != 1 else ''}" if ran else "no floor arm ran this"
 
 
 def _critical(case: Case) -> bool:
@@ -218,5 +239,7 @@ def _prompt(body: Mapping[str, Any]) -> str:
     if isinstance(messages, list | tuple):
         users = [m for m in messages if isinstance(m, Mapping) and m.get("role") == "user"]
         content = users[-1].get("content") if users else ""
-        return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+        if isinstance(content, list | tuple):
+            return "\n".join(str(p.get("text", "")) if isinstance(p, Mapping) else str(p) for p in content)
+        return str(content or "")
     return str(body.get("prompt") or "")

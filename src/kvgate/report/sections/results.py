@@ -103,7 +103,7 @@ def series_of(view: RunView) -> dict[str, Series]:
     """Colour and marker of every arm, the same on the whole page. Floors are grey."""
     styles = {}
     for i, arm in enumerate(view.role("floor")):
-        styles[arm.name] = Series(arm.name, f"floor: {arm.name}", f"f{i % 3}")
+        styles[arm.name] = Series(arm.name, f"floor: {arm.name}", f"f{i % 4}")
     for i, name in enumerate(view.candidates):
         styles[name] = Series(name, name, f"s{i % 6}")
     return styles
@@ -281,7 +281,8 @@ def _excess(view: RunView, lane: str, by_arm: Arms) -> Chart | None:
         if metric in excess and a in series
     ]
     limits = [(0.0, "0", "zero")]
-    seen = {f.threshold for v in view.verdicts for f in v.findings if f.metric == metric and f.threshold is not None}
+    ceilings = [f for v in view.verdicts for f in v.findings if f.use == "ceiling" and f.metric == metric]
+    seen = {f.threshold for f in ceilings if f.threshold is not None}
     limits += [(t, f"limit {number_text(t)}", "limit") for t in sorted(seen)]
     return strip_chart(
         f"What is judged: excess of the mean KL over the largest floor, {lane}",
@@ -299,7 +300,7 @@ def floor_sentences(view: RunView) -> list[str]:
         "A candidate is judged on the excess over the base's own noise, not on its distance from zero: each floor arm "
         "is the base again with one declared change, compared with the base in the same way."
     ]
-    lines += [f"{arm.name}: {_floor_words(arm, view.engine)}." for arm in view.role("floor")]
+    lines += [f"{arm.name}: {_floor_words(arm, view)}." for arm in view.role("floor")]
     for candidate in view.candidates:
         evidence = view.evidence.get(candidate)
         if evidence is not None:
@@ -307,15 +308,14 @@ def floor_sentences(view: RunView) -> list[str]:
     return lines
 
 
-def _floor_words(arm: ArmView, engine: str) -> str:
-    change = ", ".join(arm.perturb) or "nothing"
-    text = " ".join(arm.perturb).lower()
+def _floor_words(arm: ArmView, view: RunView) -> str:
+    text = " ".join((arm.name, *arm.perturb)).lower()
     if "ubatch" in text:
         meaning = "the base computed in smaller physical batches"
-        if engine == "llama_cpp":
-            meaning = (
-                "the base computed in smaller physical batches. Under 64 rows this engine's CPU takes another kernel "
-                "for f16 and f32, so this floor is the size of a kernel switch that nobody would call a quality loss"
+        if view.engine == "llama_cpp":
+            meaning += (
+                ". Under 64 rows this engine's CPU takes another kernel for f16 and f32, so this floor is the size of "
+                "a kernel switch that nobody would call a quality loss"
             )
     elif "restart" in text:
         meaning = "the same server stopped and started again after all other arms, so it also brackets drift"
@@ -323,7 +323,23 @@ def _floor_words(arm: ArmView, engine: str) -> str:
         meaning = "the base with other batching, as other traffic would cause"
     else:
         meaning = "a second context of the base: what a rerun alone changes"
-    return f"{meaning} (declared change: {change})"
+    changes = declared(arm, view)
+    return meaning + (f" (declared change: {changes})" if changes else " (no setting is changed)")
+
+
+def declared(arm: ArmView, view: RunView) -> str:
+    """What an arm declares to do differently, with both values where they are known: 'ubatch_tokens 512 → 32'."""
+    return ", ".join(_change(arm, field, view) for field in arm.perturb)
+
+
+def _change(arm: ArmView, field: str, view: RunView) -> str:
+    base = view.base
+    for place, mine in arm.deployments.items():
+        theirs = base.deployments.get(place) if base is not None else None
+        before, after = getattr(theirs and theirs.identity, field, None), getattr(mine.identity, field, None)
+        if before is not None and after is not None and before != after:
+            return f"{field} {before} → {after}"
+    return field
 
 
 def _floor_share(evidence: CandidateEvidence, lane: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvgate.core.estimate import Estimate
+from kvgate.core.estimate import Estimate, Test
 from kvgate.core.units import bytes_text, number_text
 from kvgate.core.verdict import Decision, Finding, NextStep, Status, Verdict, worst
 from kvgate.report.measure import Cell, cell, level_text, metric_words, value_text
@@ -108,7 +108,7 @@ def _card(view: RunView, v: Verdict) -> VerdictView:
         tuple(finding_view(f) for f in findings if f.status not in deciding),
         v.untested,
         v.next,
-        v.caveats,
+        tuple(c for c in v.caveats if c not in view.caveats),
     )
 
 
@@ -126,7 +126,8 @@ def finding_view(f: Finding) -> FindingView:
         facts.append(f"{metric_words(f.metric) or 'observed'}: {observed.text}{spread}")
     if f.threshold is not None:
         unit = f.observed.unit if isinstance(f.observed, Estimate) else ""
-        facts.append(f"limit {value_text(f.threshold, unit, f.metric)}")
+        name = "alpha" if isinstance(f.observed, Test) else "limit"
+        facts.append(f"{name} {value_text(f.threshold, unit, f.metric if name == 'limit' else '')}")
     if f.decide_n is not None:
         facts.append(f"{f.decide_n:,} independent units would decide at 80 % power, if the estimate is true")
     elif f.decide_why:
@@ -151,35 +152,23 @@ def _tiles(view: RunView, candidate: str, recipe: str, effective: str) -> list[F
             continue
         summary, measure = found
         c = cell(measure, metric)
-        if metric == "golden.net_breaks" and (breaks := _breaks(view, candidate, c)):
-            tiles.append(breaks)
-            continue
         excess = summary.excess.get(metric)
         note = c.interval
         if excess is not None:
             x = cell(excess, metric)
             note = f"over the floor: {x.text}" + (f" ({x.interval})" if x.interval else "")
-        elif isinstance(measure, Estimate):
+        elif metric == "golden.confirmed_breaks" and "golden.net_breaks" in summary.metrics:
+            note = f"prompts; net of repairs {cell(summary.metrics['golden.net_breaks']).text}"
+        elif isinstance(measure, Estimate) and measure.method != "count":
             note = f"{level_text(measure.level)} interval {c.interval}" if c.interval else c.why
         tiles.append(Fact(name, c.text, note, c.title))
     return tiles
-
-
-def _breaks(view: RunView, candidate: str, test: Cell) -> Fact | None:
-    """Broken prompts as a count, which says more than the p value of a test."""
-    pairs = [p for r in view.records.values() for (arm, _), p in r.pairs.items() if arm == candidate]
-    if not pairs:
-        return None
-    broken = [p for p in pairs if p.break_class]
-    confirmed = sum(p.confirmed is True for p in broken)
-    note = f"{confirmed} confirmed; " if broken else ""
-    return Fact("Golden breaks", f"{len(broken)} of {len(pairs)}", note + f"net, one-sided {test.text}", test.title)
 
 
 _TILE_METRICS: Sequence[tuple[str, str]] = (
     ("prefill.kl_mean", "Mean KL, prefill"),
     ("decode.kl_mean", "Mean KL, decode"),
     ("prefill.top1_flip_rate", "Top token flips"),
-    ("golden.net_breaks", "Golden breaks"),
+    ("golden.confirmed_breaks", "Confirmed breaks"),
     ("needle.accuracy", "Needles found"),
 )
