@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 from kvgate.core.verdict import Decision
 from kvgate.report.measure import Cell
 from kvgate.report.model import RunView
+from kvgate.report.sections.floors import floor_sentences
 from kvgate.report.sections.golden import Diff, GoldenView, Side, golden_views
 from kvgate.report.sections.needle import needle_grids
-from kvgate.report.sections.results import Table, floor_sentences, suite_views
+from kvgate.report.sections.results import Table, suite_views
 from kvgate.report.sections.setup import (
     GLOSSARY,
     arm_rows,

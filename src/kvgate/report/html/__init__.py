@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from kvgate.report.model import RunView
-from kvgate.report.sections import golden, needle, results, setup, verdicts
+from kvgate.report.sections import floors, golden, needle, results, setup, verdicts
 from kvgate.report.visible import bounded, visible
 
 CONTENT_SECURITY_POLICY = (
@@ -63,7 +63,7 @@ def html(view: RunView, *, outputs: bool = True) -> str:
             facts=setup.run_facts(view),
             suites=results.suite_views(view),
             series=results.series_of(view),
-            floor_words=results.floor_sentences(view),
+            floor_words=floors.floor_sentences(view),
             golden=golden.golden_views(view, outputs=outputs),
             needles=needle.needle_grids(view),
             capacity=setup.capacity_views(view),

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from kvgate.core.estimate import Estimate, Measure
 from kvgate.core.metric import ParsedMetric, parse_metric
 from kvgate.core.units import number_text
-from kvgate.core.verdict import CandidateEvidence
 from kvgate.report.charts import Chart, Series, strip_chart
 from kvgate.report.measure import Cell, cell, level_text, metric_words
-from kvgate.report.model import ArmView, RunView
+from kvgate.report.model import RunView
+from kvgate.report.sections.floors import estimate_of
 
 _FIRST = ("kl_mean", "kl_median", "kl_p50", "kl_p90", "kl_p95", "kl_p99", "kl_p999", "kl_p99_9", "kl_max")
 _LANES = {
@@ -233,10 +233,6 @@ def _table_cell(metric: str, column: Column, by_arm: Arms) -> TableCell:
     return TableCell(cell(measures.get(metric), metric), None if over is None else cell(over, metric))
 
 
-def _estimate(measure: Measure | None) -> Estimate | None:
-    return measure if isinstance(measure, Estimate) else None
-
-
 def _label_chart(view: RunView, lane: str, label: str, metrics: Iterable[str], by_arm: Arms) -> Chart | None:
     """The lane's main statistic by label value: mean KL if there is one, else the first metric."""
     some = list(metrics)
@@ -247,7 +243,7 @@ def _label_chart(view: RunView, lane: str, label: str, metrics: Iterable[str], b
     rows = [
         (
             _parsed(m).labels[label],
-            [(series[a], _estimate(by_arm[a][0].get(m))) for a in by_arm if a in series],
+            [(series[a], estimate_of(by_arm[a][0].get(m))) for a in by_arm if a in series],
         )
         for m in some
         if m.startswith(name + "{")
@@ -260,7 +256,7 @@ def _label_chart(view: RunView, lane: str, label: str, metrics: Iterable[str], b
 def _against_base(view: RunView, lane: str, by_arm: Arms) -> Chart | None:
     metric, series = f"{lane}.kl_mean", series_of(view)
     rows = [
-        (series[a].label, [(series[a], _estimate(measures[metric]))])
+        (series[a].label, [(series[a], estimate_of(measures[metric]))])
         for a, (measures, _) in by_arm.items()
         if metric in measures and a in series
     ]
@@ -292,73 +288,3 @@ def _excess(view: RunView, lane: str, by_arm: Arms) -> Chart | None:
         log=False,
         limits=limits,
     )
-
-
-def floor_sentences(view: RunView) -> list[str]:
-    """What each floor arm is, and how much of each candidate's distance it explains."""
-    lines = [
-        "A candidate is judged on the excess over the base's own noise, not on its distance from zero: each floor arm "
-        "is the base again with one declared change, compared with the base in the same way."
-    ]
-    lines += [f"{arm.name}: {_floor_words(arm, view)}." for arm in view.role("floor")]
-    for candidate in view.candidates:
-        evidence = view.evidence.get(candidate)
-        if evidence is not None:
-            lines += [s for lane in ("prefill", "decode") if (s := _floor_share(evidence, lane))]
-    return lines
-
-
-def _floor_words(arm: ArmView, view: RunView) -> str:
-    text = " ".join((arm.name, *arm.perturb)).lower()
-    if "ubatch" in text:
-        meaning = "the base computed in smaller physical batches"
-        if view.engine == "llama_cpp":
-            meaning += (
-                ". Under 64 rows this engine's CPU takes another kernel for f16 and f32, so this floor is the size of "
-                "a kernel switch that nobody would call a quality loss"
-            )
-    elif "restart" in text:
-        meaning = "the same server stopped and started again after all other arms, so it also brackets drift"
-    elif "slot" in text or "batch" in text:
-        meaning = "the base with other batching, as other traffic would cause"
-    else:
-        meaning = "a second context of the base: what a rerun alone changes"
-    changes = declared(arm, view)
-    return meaning + (f" (declared change: {changes})" if changes else " (no setting is changed)")
-
-
-def declared(arm: ArmView, view: RunView) -> str:
-    """What an arm declares to do differently, with both values where they are known: 'ubatch_tokens 512 → 32'."""
-    return ", ".join(_change(arm, field, view) for field in arm.perturb)
-
-
-def _change(arm: ArmView, field: str, view: RunView) -> str:
-    base = view.base
-    for place, mine in arm.deployments.items():
-        theirs = base.deployments.get(place) if base is not None else None
-        before, after = getattr(theirs and theirs.identity, field, None), getattr(mine.identity, field, None)
-        if before is not None and after is not None and before != after:
-            return f"{field} {before} → {after}"
-    return field
-
-
-def _floor_share(evidence: CandidateEvidence, lane: str) -> str:
-    metric = f"{lane}.kl_mean"
-    for summary in evidence.summaries.values():
-        mine = _estimate(summary.metrics.get(metric))
-        floors = [
-            (e.value, a) for a, ms in summary.floor.items() if (e := _estimate(ms.get(metric))) and e.value is not None
-        ]
-        if mine is None or mine.value is None or not floors:
-            continue
-        largest, arm = max(floors)
-        if largest == 0:
-            whole = number_text(mine.value)
-            return f"{evidence.candidate}, {lane}: the floor is exactly 0, so the whole {whole} nat counts."
-        if mine.value <= 0:
-            return ""
-        return (
-            f"{evidence.candidate}, {lane}: the largest floor ({arm}) is {number_text(largest)} nat, which is "
-            f"{100 * largest / mine.value:.0f} % of the candidate's {number_text(mine.value)} nat."
-        )
-    return ""

@@ -12,7 +12,7 @@ from kvgate.core.units import bytes_text, duration_text, number_text
 from kvgate.report.charts import bar_percent
 from kvgate.report.measure import level_text
 from kvgate.report.model import ArmView, CapacityRow, RunView
-from kvgate.report.sections.results import declared
+from kvgate.report.sections.floors import declared
 from kvgate.report.visible import one_line
 
 _MANIFEST_ROWS = 400
