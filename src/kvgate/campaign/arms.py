@@ -58,10 +58,30 @@ FLOORS: tuple[Floor, ...] = (
 )
 
 
+def choose_floors(names: Sequence[str]) -> tuple[Floor, ...]:
+    """The floors that a policy names.
+
+    Raises:
+        UserError: no such floor arm.
+    """
+    known = {f.name: f for f in FLOORS}
+    for name in names:
+        if name not in known:
+            raise UserError(f"the policy's floor arm {name!r} is not known", allowed=known)
+    return tuple(f for f in FLOORS if f.name in names)
+
+
 def build_arms(
-    driver: Driver, model: ModelFiles, base: str, kv: Sequence[str], settings: Settings, python: Path | None = None
+    driver: Driver,
+    model: ModelFiles,
+    base: str,
+    kv: Sequence[str],
+    settings: Settings,
+    *,
+    floors: Sequence[Floor] = FLOORS,
+    python: Path | None = None,
 ) -> tuple[Arm, ...]:
-    """All arms, in the order in which the serving lane runs them, except that `restart` comes last.
+    """All arms: the base, its floors, the candidates in the order they were asked for.
 
     Raises:
         UserError: no candidate, the same candidate twice, or a recipe that the engine cannot run.
@@ -75,7 +95,7 @@ def build_arms(
 
     base_recipe = parse(base)
     arms = [Arm(BASE, Role.BASE, both, base_recipe, (), launch(base_recipe, base, settings))]
-    for floor in FLOORS:
+    for floor in floors:
         changed = replace(settings, **floor.change)
         arms.append(
             Arm(

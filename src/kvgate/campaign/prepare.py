@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvgate.campaign.arms import Arm, build_arms
+from kvgate.campaign.arms import Arm, build_arms, choose_floors
 from kvgate.campaign.spec import DEFAULT_CONTEXT_TOKENS, SMOKE_CONTEXT_TOKENS, CheckSpec, usable_threads
 from kvgate.core import registry
 from kvgate.core.engine import Driver, Settings
@@ -63,7 +63,8 @@ def prepare(spec: CheckSpec) -> Prepared:
     wanted = SMOKE_CONTEXT_TOKENS if preset == "smoke" else DEFAULT_CONTEXT_TOKENS
     context = spec.context_tokens or min(wanted, model.geometry.context_tokens)
     settings = Settings(context_tokens=context, threads=spec.threads or usable_threads(), env=spec.env)
-    arms = build_arms(driver, model, spec.base, spec.kv, settings, spec.engine_python)
+    floors = choose_floors(policy.floor.arms)
+    arms = build_arms(driver, model, spec.base, spec.kv, settings, floors=floors, python=spec.engine_python)
     suites, params = choose_suites(preset, spec.suites)
     files = {name: path for name, path in (("corpus", spec.corpus), ("golden", spec.golden)) if path is not None}
     for name, path in files.items():
