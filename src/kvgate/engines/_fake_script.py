@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from kvgate.core.errors import UserError
 
@@ -95,7 +95,7 @@ class FakeScript(BaseModel):
         vocab: entries of the panel's vocabulary; must cover the tokenizer's ids.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     seed: int = Field(0, ge=0)
     per_recipe: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
@@ -147,21 +147,21 @@ class FakeScript(BaseModel):
     noise_seed: int | None = Field(None, ge=0)
     noise_burst: int = Field(8, ge=1)
     noise_clustered: float = Field(0.0, ge=0)
-    noise_tail: float = Field(2.0, gt=0)
+    noise_tail: float = Field(2.0, ge=0.1)
     noise_drift: float = Field(0.0, ge=0)
 
-    logit_sd: float | None = Field(None, ge=0, validation_alias=AliasChoices("logit_sd", "sd"))
+    logit_sd: float | None = Field(None, ge=0)
     ubatch_sd: float = Field(0.02, ge=0)
-    logit_clustered: float = Field(0.0, ge=0, validation_alias=AliasChoices("logit_clustered", "clustered"))
-    logit_heavy: float = Field(0.0, ge=0, le=1, validation_alias=AliasChoices("logit_heavy", "heavy"))
-    logit_drift: float = Field(0.0, ge=0, validation_alias=AliasChoices("logit_drift", "drift"))
-    logit_nan_at: int | None = Field(None, ge=0, validation_alias=AliasChoices("logit_nan_at", "nan_at"))
+    logit_clustered: float = Field(0.0, ge=0)
+    logit_heavy: float = Field(0.0, ge=0, le=1)
+    logit_drift: float = Field(0.0, ge=0)
+    logit_nan_at: int | None = Field(None, ge=0)
     vocab: int = Field(512, ge=2, le=65536)
 
     @model_validator(mode="after")
     def _overlays_are_scripts(self) -> Self:
         for recipe, fields in self.per_recipe.items():
-            unknown = sorted(set(fields) - _field_names())
+            unknown = sorted(set(fields) - set(type(self).model_fields))
             if unknown or "per_recipe" in fields:
                 raise ValueError(f"per_recipe[{recipe!r}] has unknown fields {unknown or ['per_recipe']}")
         return self
@@ -171,14 +171,6 @@ class FakeScript(BaseModel):
         fields = next((self.per_recipe[n] for n in names if n in self.per_recipe), {})
         plain = self.model_dump(exclude={"per_recipe"}, exclude_unset=True)
         return FakeScript.model_validate(plain | dict(fields))
-
-
-def _field_names() -> set[str]:
-    names = set(FakeScript.model_fields)
-    for info in FakeScript.model_fields.values():
-        if isinstance(info.validation_alias, AliasChoices):
-            names |= {c for c in info.validation_alias.choices if isinstance(c, str)}
-    return names
 
 
 def read_script(text: str) -> FakeScript:
