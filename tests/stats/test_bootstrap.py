@@ -56,6 +56,21 @@ def test_quantile_is_numpys_of_the_multiset_written_out(seed: int, q: float) -> 
     np.testing.assert_array_equal(weighted_quantile(values, cluster_of, counts, q), expected)
 
 
+def test_every_order_statistic_across_blocks() -> None:
+    """Every rank of a multiset over several blocks, with clusters that are not drawn at the blocks' edges."""
+    rng = np.random.default_rng(8)
+    n = 2 * 256 + 40
+    values, cluster_of = np.arange(float(n)), rng.integers(0, 3, n)
+    cluster_of[[255, 256, 257, 511, 512]] = [0, 1, 1, 2, 1]
+    counts = np.array([[1, 0, 2], [3, 0, 1]], dtype=np.int32)
+
+    for b, row in enumerate(counts):
+        sample = written_out(values, cluster_of, row)
+        for k in range(len(sample)):
+            q = k / (len(sample) - 1)
+            assert weighted_quantile(values, cluster_of, counts, q)[b] == np.quantile(sample, q)
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.tuples(st.floats(-1e6, 1e6), st.integers(0, 3)), min_size=1, max_size=40),

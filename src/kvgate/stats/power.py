@@ -64,10 +64,10 @@ def mcnemar_power(n: int, break_rate: float, repair_rate: float, *, alpha: float
         return 0.0
     low, high = binom.ppf(1e-12, n, discordant), binom.ppf(1 - 1e-12, n, discordant)
     d = np.arange(int(low), int(high) + 1)
-    # Smallest count whose upper tail under a fair coin is at most alpha; d + 1 where even "all breaks" is not.
+    # Smallest count whose upper tail under a fair coin is at most alpha; d + 1, with no chance, where there is none.
     critical = binom.isf(alpha, d, 0.5) + 1
     power = binom.pmf(d, n, discordant) * binom.sf(critical - 1, d, break_rate / discordant)
-    return float(np.sum(np.where(critical <= d, power, 0.0)))
+    return float(np.sum(power))
 
 
 def prompts_to_decide(breaks: int, repairs: int, n: int, *, power: float = 0.8, alpha: float = 0.05) -> Decide:
