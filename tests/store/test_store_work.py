@@ -148,6 +148,7 @@ json_value = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(value=json_value)
 def test_every_json_value_survives_packing(value: Any) -> None:
     """Lone surrogates, NUL, huge integers and the sign of zero come back as they were."""
