@@ -18,6 +18,8 @@ from kvgate.core.observation import PairScore, Raw, Records
 from kvgate.report import html as page_module
 from kvgate.report.html import environment, html
 from kvgate.report.sections import golden
+from kvgate.report.sections.setup import when
+from kvgate.report.sections.verdicts import verdict_views
 
 
 def words(page: str) -> str:
@@ -270,6 +272,27 @@ def test_needles_are_no_golden_prompts() -> None:
     records = {"needle": replace(needle, raws=raws, pairs=pairs)}
 
     assert golden.golden_views(replace(run, records=records), outputs=True) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("2026-11-30T10:03:13.627705+00:00", "2026-11-30 10:03 UTC"),
+        ("2026-11-30T12:03:00+02:00", "2026-11-30 10:03 UTC"),
+        ("2026-11-30T12:03:00", "2026-11-30 12:03"),
+        ("yesterday", "yesterday"),
+    ],
+)
+def test_times_are_utc_to_the_minute(given: str, shown: str) -> None:
+    """A time with a zone is said in UTC; one without is not given one."""
+    assert when(given) == shown
+
+
+def test_what_decides_a_pass_is_said_first() -> None:
+    """The measured rule stands before the rules that only made the run comparable."""
+    card = verdict_views(realistic())[0]
+
+    assert [f.rule for f in card.reasons] == ["kl-mean", "engaged", "golden-breaks"]
 
 
 def test_a_suite_that_nobody_knew_is_shown() -> None:

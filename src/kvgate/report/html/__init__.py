@@ -58,6 +58,7 @@ def html(view: RunView, *, outputs: bool = True) -> str:
             style=Markup(style),  # noqa: S704 - our own file, no data in it
             outputs=outputs,
             run=view,
+            created=setup.when(view.created),
             overall=verdicts.overall(view),
             cards=verdicts.verdict_views(view),
             facts=setup.run_facts(view),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvgate.core.estimate import Estimate, Measure
+from kvgate.core.suite import Summary
 from kvgate.core.units import number_text
 from kvgate.core.verdict import CandidateEvidence
 from kvgate.report.model import ArmView, RunView
@@ -61,15 +62,20 @@ def _change(arm: ArmView, field: str, view: RunView) -> str:
     return field
 
 
+def _values(summary: Summary, metric: str) -> list[tuple[str, Estimate]]:
+    found = [(arm, estimate_of(measures.get(metric))) for arm, measures in summary.floor.items()]
+    return [(arm, e) for arm, e in found if e is not None and e.value is not None]
+
+
+def _percent(share: float) -> str:
+    return "under 1 %" if share < 0.01 else f"{100 * share:.0f} %"
+
+
 def _floor_share(evidence: CandidateEvidence, lane: str) -> str:
     metric = f"{lane}.kl_mean"
     for summary in evidence.summaries.values():
         mine = estimate_of(summary.metrics.get(metric))
-        floors = [
-            (e.value, a)
-            for a, ms in summary.floor.items()
-            if (e := estimate_of(ms.get(metric))) and e.value is not None
-        ]
+        floors = [(e.value or 0.0, arm) for arm, e in _values(summary, metric)]
         if mine is None or mine.value is None or not floors:
             continue
         largest, arm = max(floors)
@@ -80,6 +86,6 @@ def _floor_share(evidence: CandidateEvidence, lane: str) -> str:
             return ""
         return (
             f"{evidence.candidate}, {lane}: the largest floor ({arm}) is {number_text(largest)} nat, which is "
-            f"{100 * largest / mine.value:.0f} % of the candidate's {number_text(mine.value)} nat."
+            f"{_percent(largest / mine.value)} of the candidate's {number_text(mine.value)} nat."
         )
     return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from kvgate.core.deployment import FieldDelta, Sameness
@@ -165,11 +166,22 @@ def _value(x: Any) -> str:
     return "?" if x is None else one_line(str(x), 200)
 
 
+def when(created: str) -> str:
+    """An ISO time as '2026-11-30 10:03 UTC'; anything else as it is."""
+    try:
+        moment = datetime.fromisoformat(created)
+    except ValueError:
+        return created
+    if moment.tzinfo is None:
+        return moment.strftime("%Y-%m-%d %H:%M")
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
 def run_facts(view: RunView) -> list[tuple[str, str]]:
     """The run in one small table."""
     m = view.model
     versions = {
-        " ".join(x for x in (d.identity.version, d.identity.build) if x)
+        " ".join(dict.fromkeys(x for x in (d.identity.version, d.identity.build) if x))
         for a in view.arms
         for d in a.deployments.values()
     }
@@ -182,7 +194,7 @@ def run_facts(view: RunView) -> list[tuple[str, str]]:
         ("Seed", str(view.seed)),
         ("Run", view.run_id),
         ("Run key", view.key),
-        ("Started", view.created),
+        ("Started", when(view.created)),
         ("Duration", duration_text(view.duration_s)),
     ]
 
@@ -225,9 +237,17 @@ def methods_used(view: RunView) -> list[tuple[str, str]]:
                     continue
                 else:
                     bounded = measure.lo is not None or measure.hi is not None
-                    text = measure.method + (f", {level_text(measure.level)} two-sided" if bounded else "")
+                    bounded = bounded and measure.method != "count"
+                    text = _method(metric, measure.method)
+                    text += f", {level_text(measure.level)} two-sided" if bounded else ""
                 found.setdefault(text, set()).add(metric.split("{", 1)[0])
     return [(method, ", ".join(sorted(metrics))) for method, metrics in sorted(found.items())]
+
+
+def _method(metric: str, method: str) -> str:
+    """The method without the statistic's own name in front, so that one method is listed once."""
+    short = metric.split("{", 1)[0].split(".", 1)[-1]
+    return method.removeprefix(short).lstrip(", ") or method
 
 
 def units_counted(view: RunView) -> list[str]:

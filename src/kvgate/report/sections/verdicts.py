@@ -89,7 +89,7 @@ def _card(view: RunView, v: Verdict) -> VerdictView:
     evidence, arm = view.evidence.get(v.candidate), view.arm(v.candidate)
     recipe = arm.recipe if arm else evidence.recipe if evidence else v.candidate
     effective = arm.effective if arm else evidence.effective if evidence else recipe
-    findings = sorted(v.findings, key=lambda f: (_ORDER.index(f.status), f.role != "decide"))
+    findings = sorted(v.findings, key=_rank)
     deciding = _DECIDES[v.decision]
     reasons = [finding_view(f) for f in findings if f.status in deciding]
     if v.decision is Decision.INVALID and evidence is not None:
@@ -110,6 +110,11 @@ def _card(view: RunView, v: Verdict) -> VerdictView:
         v.next,
         tuple(c for c in v.caveats if c not in view.caveats),
     )
+
+
+def _rank(f: Finding) -> tuple[int, bool, bool, bool]:
+    """Worst first, deciding before guards, and what was measured on the candidate before what made it comparable."""
+    return (_ORDER.index(f.status), f.role != "decide", f.use == "built-in", not f.metric)
 
 
 def _void(why: str) -> FindingView:
