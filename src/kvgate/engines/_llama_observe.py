@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -156,7 +155,7 @@ def build_of(version: str | None) -> str | None:
 def engaged(expected: Expected, observed: Deployment) -> Engaged:
     """Hold types, rotations and bytes of the log against the plan; every one must agree.
 
-    MiB are compared as the log prints them, with two decimals.
+    MiB are compared to the two decimals that the log prints.
     """
     attached = observed.note.place == ATTACHED
     seen, lines = observed.consequence, observed.evidence
@@ -197,9 +196,9 @@ def _parts(expected: Expected, parts: Sequence[CachePart]) -> str:
     for (kind, cells, k_mib, v_mib), part in zip(expected.parts_mib, parts, strict=True):
         if (kind, cells) != (part.kind, part.cells):
             return f"the plan has {kind} with {cells} cells, the log {part.kind} with {part.cells}"
-        want, got = (printed(k_mib), printed(v_mib)), (f"{part.k_mib:.2f}", f"{part.v_mib:.2f}")
-        if want != got:
-            return f"{kind}: planned K {want[0]} and V {want[1]} MiB, the log says {got[0]} and {got[1]}"
+        if not (same_mib(k_mib, part.k_mib) and same_mib(v_mib, part.v_mib)):
+            planned, logged = f"K {k_mib:.2f} and V {v_mib:.2f}", f"{part.k_mib:.2f} and {part.v_mib:.2f}"
+            return f"{kind}: planned {planned} MiB, the log says {logged}"
     turned = {kind: (k, v) for kind, k, v in expected.parts_rotation}
     for part in parts:
         rotation = turned.get(part.kind, (part.k_rotation, part.v_rotation))
@@ -209,9 +208,12 @@ def _parts(expected: Expected, parts: Sequence[CachePart]) -> str:
     return ""
 
 
-def printed(mib: float) -> str:
-    """MiB as the log prints it: the engine divides in 32-bit floats, then writes two decimals."""
-    return f"{struct.unpack('f', struct.pack('f', mib))[0]:.2f}"
+def same_mib(planned: float, logged: float) -> bool:
+    """Whether a size in the log, with its two decimals, is the planned one.
+
+    Half of the last decimal is rounding of print; the engine computes MiB as a 32-bit float, which adds 2**-24 of it.
+    """
+    return abs(planned - logged) <= 0.005 + planned * 2.0**-24 + 1e-9
 
 
 def _said(value: int | str | None) -> str:
