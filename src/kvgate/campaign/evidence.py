@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,8 +37,7 @@ def _of_candidate(run: RunContext, arm: Arm, records: Mapping[str, Records], dig
         if not run.usable(arm.name, place):
             untested[name] = run.broken.get((arm.name, place)) or f"base: {run.broken[(BASE, place)]}"
             continue
-        failed = run.store.errors(run.run_id, name)
-        holes = [f"{who}: {text}" for who in (BASE, arm.name, "*") for text in failed.get(who, ())]
+        holes = _holes(run, name, arm.name)
         if holes:
             errors[name] = holes
         summaries[name] = suite.summarise(records[name].pair_with(arm.name))
@@ -57,6 +57,17 @@ def _of_candidate(run: RunContext, arm: Arm, records: Mapping[str, Records], dig
         caveats=caveats(run),
         records_digest=digest,
     )
+
+
+def _holes(run: RunContext, suite: str, arm: str) -> list[str]:
+    """"base: 3 of 24 answers: EngineTimeout: ..." for each arm whose work has holes."""
+    failed = run.store.errors(run.run_id, suite)
+    counts = Counter(a.work.arm for a in run.store.answered(run.run_id, suite))
+    return [
+        f"{who}: {len(texts)} of {counts[who] + len(texts)} answers: {texts[0]}"
+        for who in (BASE, arm, "*")
+        if (texts := failed.get(who, ()))
+    ]
 
 
 def _deltas(run: RunContext, arm: Arm, place: str, row: ArmRow) -> tuple[FieldDelta, ...]:

@@ -18,6 +18,7 @@ from kvgate.core.engine import Session
 from kvgate.core.errors import EngineDied, EngineError
 from kvgate.core.observation import Raw, Work
 from kvgate.core.suite import Suite
+from kvgate.store.columns import NotJson
 
 MAX_ATTEMPTS = 3
 MAX_STARTS = 4
@@ -110,7 +111,12 @@ async def _run_one(run: RunContext, arm: Arm, suite: Suite, work: Work, session:
             if isinstance(e, EngineDied):
                 await session.drop()
         raw = replace(raw, started=started, ms=(time.monotonic() - t0) * 1e3)
-        run.store.finish_work(run.run_id, suite.name, suite.version, work, attempt, raw)
+        try:
+            run.store.finish_work(run.run_id, suite.name, suite.version, work, attempt, raw)
+        except NotJson as e:
+            # A server that answers NaN is a bad answer, not a broken store.
+            raw = Raw(None, f"BadAnswer: {e}", raw.seed, raw.started, raw.ms)
+            run.store.finish_work(run.run_id, suite.name, suite.version, work, attempt, raw)
         if not raw.error:
             break
         verb = "again" if attempt_left else "given up"

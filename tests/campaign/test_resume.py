@@ -1,0 +1,201 @@
+"""SIGKILL of the whole or of the engine alone, then the same command: only what was in flight is repeated."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+#: Slow enough that a kill lands in the middle, fast enough for CI.
+SCRIPT = json.dumps({"ttft_ms": 25.0})
+MARK = "KVGATE_TEST_MARK"
+
+
+class Command:
+    """`kvgate check` of q8_0 over an engine, in a process group of its own, with a mark in its environment."""
+
+    def __init__(self, model: Path, folder: Path, *options: str) -> None:
+        self.store = folder / "kvgate.db"
+        self.mark = f"{folder}-{random.random()}"
+        self.argv = [sys.executable, "-m", "kvgate", "check", str(model), "--kv", "q8_0", "--policy", "smoke"]
+        self.argv += ["--threads", "1", "--json", "--store", str(self.store), *options]
+
+    def start(self) -> subprocess.Popen[str]:
+        env = os.environ | {MARK: self.mark}
+        return subprocess.Popen(self.argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+
+    def finish(self, seconds: float = 240) -> tuple[int, dict, str]:
+        process = self.start()
+        out, err = process.communicate(timeout=seconds)
+        return process.returncode, json.loads(out) if out.strip() else {}, err
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything alive that carries our mark: kvgate, its servers, its panel worker."""
+        found = []
+        for p in psutil.process_iter():
+            try:
+                if p.environ().get(MARK) == self.mark and p.status() != psutil.STATUS_ZOMBIE:
+                    found.append(p)
+            except psutil.Error:
+                continue
+        return found
+
+    def gone(self, seconds: float = 5.0) -> bool:
+        """True once nothing with our mark lives."""
+        until = time.monotonic() + seconds
+        while self.processes():
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.05)
+        return True
+
+    def rows(self, query: str) -> list[tuple]:
+        if not self.store.exists():
+            return []
+        with sqlite3.connect(f"file:{self.store}?mode=ro", uri=True, timeout=10) as c:
+            try:
+                return c.execute(query).fetchall()
+            except sqlite3.OperationalError:
+                return []
+
+    def done(self) -> int:
+        return (self.rows("select count(*) from work where state = 'done'") or [(0,)])[0][0]
+
+    def wait_done(self, n: int, process: subprocess.Popen[str], seconds: float = 120) -> None:
+        until = time.monotonic() + seconds
+        while self.done() < n and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.02)
+
+
+def attempts(command: Command) -> Counter[tuple]:
+    """(suite, arm, case, repeat) -> how often it was begun."""
+    query = "select suite, arm, case_id, repeat from work"
+    return Counter(command.rows(query))
+
+
+@pytest.fixture(params=["fake"])
+def engine_options(request: pytest.FixtureRequest) -> Iterator[list[str]]:
+    yield ["--engine", request.param, "--engine-env", f"KVGATE_FAKE_SCRIPT={SCRIPT}"]
+
+
+def decisions(document: dict) -> list[tuple[str, str, str]]:
+    return [(v["candidate"], v["decision"], v["records_digest"]) for v in document["verdicts"]]
+
+
+def kill_whole_and_resume(command: Command, undisturbed: list, kills: int, rng: random.Random) -> None:
+    """Kill the whole run at random instants, then let it end, and hold it against one that was left alone."""
+    for _ in range(kills):
+        process = command.start()
+        command.wait_done(command.done() + rng.randint(1, 6), process)
+        time.sleep(rng.random() * 0.3)
+        process.send_signal(signal.SIGKILL)
+        process.wait(timeout=10)
+        process.stdout.close()
+        process.stderr.close()
+        assert command.gone(), [p.cmdline() for p in command.processes()]
+
+    code, document, err = command.finish()
+
+    assert code in (0, 1, 3), err
+    assert decisions(document) == undisturbed
+    assert len(command.rows("select run_id from runs")) == 1
+    assert "resuming run" in err
+    repeated = {work: n for work, n in attempts(command).items() if n > 1}
+    assert len(repeated) <= kills, f"more was repeated than the one piece in flight at each kill: {repeated}"
+    assert command.gone()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> list:
+    """Verdicts of the same check left alone."""
+    command = Command(
+        smollm2,
+        tmp_path_factory.mktemp("alone"),
+        "--engine",
+        "fake",
+        "--engine-env",
+        f"KVGATE_FAKE_SCRIPT={SCRIPT}",
+    )
+    code, document, err = command.finish()
+    assert code in (0, 1, 3), err
+    return decisions(document)
+
+
+@pytest.mark.kill
+def test_a_killed_run_resumes_to_the_same_verdict(
+    smollm2: Path, tmp_path: Path, engine_options: list[str], undisturbed: list
+) -> None:
+    """Three kills of the whole: nothing is left running, only what was in flight is repeated, same verdict."""
+    kill_whole_and_resume(Command(smollm2, tmp_path, *engine_options), undisturbed, 3, random.Random(1))
+
+
+@pytest.mark.kill
+def test_a_killed_engine_is_started_again(
+    smollm2: Path, tmp_path: Path, engine_options: list[str], undisturbed: list
+) -> None:
+    """The engine alone is killed twice in mid-run: the run goes on by itself to the same verdict."""
+    command, rng = Command(smollm2, tmp_path, *engine_options), random.Random(2)
+    process = command.start()
+    for _ in range(2):
+        command.wait_done(command.done() + rng.randint(13, 16), process)
+        children = [p for p in command.processes() if p.pid != process.pid]
+        for child in children[:1]:
+            child.kill()
+    out, err = process.communicate(timeout=240)
+
+    assert process.returncode in (0, 1, 3), err
+    assert decisions(json.loads(out)) == undisturbed
+    assert command.gone()
+
+
+@pytest.mark.kill
+def test_a_second_run_on_the_same_key_is_refused(smollm2: Path, tmp_path: Path, engine_options: list[str]) -> None:
+    """Exit 2 and one line at once; the first run is not disturbed."""
+    command = Command(smollm2, tmp_path, *engine_options)
+    first = command.start()
+    command.wait_done(2, first)
+
+    code, document, err = command.finish(30)
+
+    assert (code, document) == (2, {})
+    assert len(err.strip().splitlines()) == 1
+    out, err = first.communicate(timeout=240)
+    assert first.returncode in (0, 1, 3), err
+    assert json.loads(out)["verdicts"]
+
+
+@pytest.mark.kill
+def test_an_interrupted_run_says_so_and_resumes(
+    smollm2: Path, tmp_path: Path, engine_options: list[str], undisturbed: list
+) -> None:
+    """Ctrl-C ends with 130 and one line; the same command goes on."""
+    command = Command(smollm2, tmp_path, *engine_options)
+    process = command.start()
+    command.wait_done(3, process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert command.gone()
+    code, document, err = command.finish()
+    assert code in (0, 1, 3), err
+    assert decisions(document) == undisturbed
+
+
+@pytest.mark.kill_long
+@pytest.mark.timeout(3600)
+def test_twenty_kills(smollm2: Path, tmp_path: Path, engine_options: list[str], undisturbed: list) -> None:
+    """The same with twenty kills of the whole."""
+    kill_whole_and_resume(Command(smollm2, tmp_path, *engine_options), undisturbed, 20, random.Random(3))
