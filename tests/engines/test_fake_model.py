@@ -36,6 +36,14 @@ def test_the_tokenizer_is_reversible(text: str) -> None:
     assert "".join(tokens.stream_pieces(ids)) == text
 
 
+@given(st.text("aé🙂 ", max_size=6), st.integers(0, 24))
+def test_a_cut_inside_a_character_streams_as_it_decodes(text: str, n: int) -> None:
+    """An answer cut by max_tokens in the middle of a character ends alike, streamed or whole."""
+    ids = tokens.encode(text)[:n]
+
+    assert "".join(tokens.stream_pieces(ids)) == tokens.decode(ids)
+
+
 def test_the_table_is_full_and_has_no_double() -> None:
     """512 ids, each its own bytes."""
     pieces = [tokens._BYTES[i] for i in range(tokens.VOCAB)]

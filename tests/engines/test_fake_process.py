@@ -15,12 +15,14 @@ import pytest
 from kvgate.core.engine import Generate, Lane, Missing
 from kvgate.core.errors import EngineDied, UserError
 from kvgate.core.registry import get
+from kvgate.engines._fake_child import FakeChild
 from kvgate.engines.fake import DRIVER
 from kvgate.testing import fake_request
 
 SRC = Path(__file__).parents[2] / "src"
 PARENT = """
 import asyncio, sys
+from kvgate.engines._fake_child import FakeChild
 from kvgate.engines.fake import DRIVER
 from kvgate.testing import fake_request
 async def main():
@@ -63,6 +65,22 @@ def test_the_child_dies_with_its_parent(how: signal.Signals) -> None:
     parent.stdout.close()
 
     assert gone(pid, 5.0)
+
+
+def test_the_child_ends_when_its_stdin_does() -> None:
+    """The pipe alone is enough, where the kernel's parent-death signal is not to be had."""
+    child = FakeChild(
+        (sys.executable, "-m", "kvgate.engines._fake_server"),
+        {"script": {}, "context_tokens": 512, "model": "m", "log_lines": []},
+        {},
+    )
+    try:
+        asyncio.run(child.address(30))
+        assert child.ended() is None
+        child._stdin.close()
+        assert child._process.wait(5.0) == 0
+    finally:
+        child.close()
 
 
 def test_a_killed_server_is_a_dead_engine_and_is_reaped() -> None:

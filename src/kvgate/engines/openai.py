@@ -43,6 +43,7 @@ class OpenAISession:
     """One deployment behind an address. Not shared between event loops; requests may run at the same time.
 
     Args:
+        timeout_s: for requests that bring no limit of their own; a `Generate` does.
         alive: None while the server's process lives, else how it ended.
         defaults: merged into each generation body (llama.cpp: {"cache_prompt": False}); a request's `extra` wins.
         spelling: the recipe as the person wrote it, and `log`: the facts of a load log, for `deployment()`.
