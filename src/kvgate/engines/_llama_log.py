@@ -72,8 +72,10 @@ def last_words(lines: Iterable[str]) -> str:
     return next((r for r in reversed(rest) if r), "")
 
 
-#: Error lines: level E, or an assertion; group 1 is the text behind the level.
-_ERROR = re.compile(r"(?:^\d+(?:\.\d+){3} E |(?=\bGGML_ASSERT\b)|(?=\b(?:llama_\w+|gguf_\w+): (?:error|failed)))(.*)")
+#: Error lines: level E, an assertion, or (without a level) the GGUF reader, which only speaks of errors.
+_ERROR = re.compile(
+    r"(?:^\d+(?:\.\d+){3} E |(?=\bGGML_ASSERT\b)|(?=\bgguf_\w+: )|(?=\bllama_\w+: (?:error|failed)))(.*)"
+)
 #: Errors that only say that a step above failed.
 _ECHOES = ("failed to create context", "failed to load model,", "exiting due to", "failed to create_context")
 

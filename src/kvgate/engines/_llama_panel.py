@@ -233,7 +233,7 @@ def panel_of(launches: Mapping[ArmId, Launch]) -> Iterator[LlamaCppPanel]:
             }
         )
         loaded = worker.hear(load_timeout_s(first) * (1 + len(options)))
-        _refuse(loaded)
+        _refuse(loaded, worker.child)
         panel = LlamaCppPanel(worker, launches, rows)
         note = Note(place="panel", pid=worker.child.pid, started=started, python=here.get("python"))
         for (name, launch), arm in zip(launches.items(), loaded["arms"], strict=True):
@@ -286,11 +286,13 @@ def _refuse_platform(platform: str, facts: EngineFacts) -> None:
             raise LaneUnavailable(row.why)
 
 
-def _refuse(loaded: Mapping[str, Any]) -> None:
+def _refuse(loaded: Mapping[str, Any], child: Child) -> None:
     if "failed" not in loaded:
         return
     why = one_line(str(loaded["why"]), 300)
     if loaded["failed"] == "layout":
         raise LaneUnavailable(f"the wheel's C interface is not what the table says: {why}")
-    said = one_line(last_words(loaded["log"]), 300)
+    child.stop()
+    # The GGUF reader writes to standard error, the rest comes by the log call.
+    said = one_line(last_words([*child.log.lines(), *loaded["log"]]), 300)
     raise EngineDied(f"panel: {why}: {said}" if said else f"panel: {why}")

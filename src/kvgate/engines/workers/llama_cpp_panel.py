@@ -25,6 +25,8 @@ PR_SET_PDEATHSIG = 1
 PARENT_LOOK_S = 0.5
 ROTATION_DISABLE = "LLAMA_ATTN_ROT_DISABLE"
 FLASH_ATTENTION_ON = 1
+#: Pieces of log kept after the load.
+LOG_PIECES = 200
 
 #: What is called, with the parameter structs left to `declarations`.
 CALLS = """
@@ -103,6 +105,8 @@ class Library:
         if batch != layout["sizes"]["llama_batch"]:
             raise Failed("layout", f"llama_batch has {batch} bytes, the table says {layout['sizes']['llama_batch']}")
         self._log: list[str] = []
+        #: Set once nobody will ask for a slice of the log any more; from then on only its end is kept.
+        self.loaded = False
         # The library keeps the pointer: the callback must live as long as it.
         self._on_log = self.ffi.callback("void(int, const char *, void *)", self._take)
         self.c.llama_log_set(self._on_log, self.ffi.NULL)
@@ -110,6 +114,8 @@ class Library:
 
     def _take(self, level: int, text: Any, data: Any) -> None:
         self._log.append(self.ffi.string(text).decode("utf-8", "replace"))
+        if self.loaded and len(self._log) > LOG_PIECES:
+            del self._log[:-LOG_PIECES]
 
     def log_lines(self, start: int = 0) -> list[str]:
         """Lines since mark `start`, at most the last 2000."""
@@ -201,6 +207,7 @@ class Panel:
             raise Failed("load", f"the model's vocabulary has {n} tokens, its file says {self.n_vocab}")
         self.model_log = library.log_lines()
         self.arms = [Arm(library, model, arm, self.rows) for arm in want["arms"]]
+        library.loaded = True
         self.batch = c.llama_batch_init(self.rows, 0, 1)
         self._arm_bytes = self.rows * self.n_vocab * 4
         self._block = mmap.mmap(want["memory_fd"], self._arm_bytes * len(self.arms))
@@ -225,7 +232,8 @@ class Panel:
         for number, arm in enumerate(self.arms):
             status = c.llama_decode(arm.context, batch)
             if status != 0:
-                return {"error": f"llama_decode gave {status} on arm {number}"}
+                said = " ".join(self.library.log_lines()[-1:])
+                return {"error": f"llama_decode gave {status} on arm {number}: {said}"}
             ffi.memmove(self._base + number * self._arm_bytes, c.llama_get_logits(arm.context), n * self.n_vocab * 4)
         self._at += n
         return {}
