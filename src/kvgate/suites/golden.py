@@ -145,8 +145,8 @@ class Golden:
         return summarise(paired)
 
     def planted_defect(self) -> Fault:
-        """A quarter of the answers lose their structure."""
-        return Fault(script={"break_rate": 0.5}, metric="golden.net_breaks")
+        """Three quarters of the JSON answers and tool calls lose their last character."""
+        return Fault(script={"break_rate": 0.75}, metric="golden.net_breaks")
 
 
 SUITE = Golden()

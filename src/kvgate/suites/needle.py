@@ -146,8 +146,8 @@ class NeedleSuite:
         return summarise(paired)
 
     def planted_defect(self) -> Fault:
-        """Retrieval that fails on every prompt of over 400 tokens."""
-        return Fault(script={"needle_decay_tokens": 400}, metric="needle.net_losses")
+        """Retrieval that fails on every prompt of over 600 tokens."""
+        return Fault(script={"needle_decay_tokens": 600}, metric="needle.net_losses")
 
 
 SUITE = NeedleSuite()

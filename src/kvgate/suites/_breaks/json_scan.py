@@ -75,7 +75,7 @@ def scan(text: str, start: int = 0) -> Scan:
             continue
         else:
             end = _scalar(text, i)
-            if end is None:
+            if end is None or (end < len(text) and _number_goes_on(text, i)):
                 return stop(_scalar_prefix(text, i))
             if end == len(text) and stack:
                 return stop(True)  # "12" at the end may go on as "123"
@@ -117,6 +117,11 @@ def _scalar(text: str, i: int) -> int | None:
             return i + len(word)
     m = _NUMBER.match(text, i)
     return m.end() if m else None
+
+
+def _number_goes_on(text: str, i: int) -> bool:
+    """A number cut behind its point or its exponent's mark: "0." and "1e-" are no numbers yet."""
+    return text[i] in "-0123456789" and _NUMBER_START.match(text, i) is not None
 
 
 def _scalar_prefix(text: str, i: int) -> bool:

@@ -2,7 +2,8 @@
 
 A break is a check that the base passes and the arm fails. UNKNOWN on either side (an answer cut before the question
 could be answered) is no evidence. Some classes exist only against the base: `truncated`, `script_switch`, and calls
-where the file does not say which are right. Soft drift is described and never breaks anything by itself.
+where the file does not say which are right: there the base is the measure, and any change is a break. Soft drift is
+described and never breaks anything by itself.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ def difference(base: Answer, arm: Answer, expect: Expect) -> Difference:
     seen_base, seen_arm = inspect(base, expect), inspect(arm, expect)
     breaks = _newly_bad(seen_base.states, seen_arm.states, seen_arm.flags)
     repairs = _newly_bad(seen_arm.states, seen_base.states, seen_base.flags)
-    for into, a, b in ((breaks, base, arm), (repairs, arm, base)):
-        into += _truncated(a, b)
-        # Where the file says whether a call is due, only two calls can be held against each other here.
-        if not expect.calls and (not expect.call or (a.calls and b.calls)):
-            into += _calls_against(a, b)
+    breaks += _truncated(base, arm)
+    repairs += _truncated(arm, base)
+    # Where the file says whether a call is due, only two calls can be held against each other here.
+    if not expect.calls and (not expect.call or (base.calls and arm.calls)):
+        breaks += _calls_against(base, arm)
     script = switched(base, arm, expect.prompt) if seen_base.states["alive"] is State.OK else ""
     if script:
         suspect = repairs if wrong_script(base, expect.prompt) and not wrong_script(arm, expect.prompt) else breaks
@@ -86,7 +87,7 @@ def _truncated(a: Answer, b: Answer) -> list[Flag]:
 
 
 def _calls_against(a: Answer, b: Answer) -> list[Flag]:
-    """What is missing, too much or other in b's calls where a's are taken as right."""
+    """What is missing, too much or other in b's calls; a's are taken as right."""
     if a.calls and not b.calls:
         return [] if b.cut else [Flag("missing_call", "calls_made", f"{a.calls[0].name} was called")]
     if b.calls and not a.calls:

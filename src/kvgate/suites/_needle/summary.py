@@ -114,22 +114,24 @@ def _base_metrics(seen: _Scores, buckets: Sequence[str]) -> dict[MetricId, Measu
 
 def _accuracy(values: Sequence[float], cases: Sequence[Case], paired: PairedRecords) -> Estimate:
     """Wilson where every needle has its own haystack; else haystacks are resampled."""
-    from kvgate.stats.binomial import wilson
+    import numpy as np
+
+    from kvgate.stats.binomial import unseen_rate, wilson
     from kvgate.stats.bootstrap import percentile_interval, weighted_mean
 
-    n_clusters = len({c.cluster for c in cases})
-    if n_clusters == len(cases) or set(values) <= {1.0} or set(values) <= {0.0}:
-        successes, n = round(sum(values)), len(values)
-        if n_clusters < n:
-            # All alike: as many independent looks as there are haystacks, not as there are questions.
-            successes, n = (n_clusters if successes else 0), n_clusters
-        e = wilson(successes, n, LEVEL)
-        return Estimate(e.value, e.lo, e.hi, LEVEL, len(values), n_clusters, "1", e.method)
+    n, point = len(values), sum(values) / len(values)
+    clusters = len({c.cluster for c in cases})
+    if clusters == n:
+        return wilson(round(sum(values)), n, LEVEL)
     cluster_of, counts = _resamples(cases, paired)
     samples = weighted_mean(_array(values), cluster_of, counts)
-    return percentile_interval(
-        sum(values) / len(values), samples, level=LEVEL, n=len(values), clusters=n_clusters, unit="1", what="accuracy"
-    )
+    e = percentile_interval(point, samples, level=LEVEL, n=n, clusters=clusters, unit="1", what="accuracy")
+    if e.lo is None or np.ptp(samples) > 1e-12:
+        return e
+    # All haystacks alike: the interval has no width, which says nothing about haystacks that were not asked.
+    r = unseen_rate(clusters, 1 - (1 - LEVEL) / 2)
+    how = f"exact binomial bound on unseen haystacks, {clusters} all alike (rule of three)"
+    return Estimate(point, (1 - r) * point, (1 - r) * point + r, LEVEL, n, clusters, "1", how)
 
 
 def _ratio(scores: _Scores, paired: PairedRecords) -> Estimate:
