@@ -1,7 +1,6 @@
 """Haystacks: plain sentences from seeded templates, with one sentence that holds a code.
 
-Every haystack is a text of its own (seed); longer ones of the same seed begin with the shorter, so that one needle can
-be asked at several lengths without a change of text. There are no digits in the filler: seven digits are the code.
+Every haystack is a text of its own, drawn from a seed. There are no digits in the filler: seven digits are the code.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Metrics of the needle suite for one candidate. The haystack is the unit: one needle asked at several lengths.
+"""Metrics of the needle suite for one candidate. The haystack is the unit, and each holds one needle.
 
     needle.accuracy{bucket}       share of needles found; needle.base_accuracy{bucket}: the base's
-    needle.accuracy_ratio{bucket} candidate / base, cluster bootstrap
-    needle.net_losses             exact McNemar on haystacks: more needles lost than gained, or the reverse
+    needle.accuracy_ratio{bucket} candidate / base, bootstrap over haystacks within each length
+    needle.net_losses             exact McNemar, needles lost against needles gained
     needle.lost, needle.gained    needles
 
 A length at which the base finds less than half of its needles cannot show a loss: it is left out and named.
@@ -81,57 +81,32 @@ def _metrics(scores: _Scores, paired: PairedRecords) -> dict[MetricId, Measure]:
 
     if not scores.cases:
         return {}
-    net: dict[str, float] = {}
-    for case, base, arm in zip(scores.cases, scores.base, scores.arm, strict=True):
-        net[case.cluster] = net.get(case.cluster, 0.0) + base - arm
-    lost = sum(max(0.0, b - a) for b, a in zip(scores.base, scores.arm, strict=True))
-    gained = sum(max(0.0, a - b) for b, a in zip(scores.base, scores.arm, strict=True))
+    lost = sum(b > a for b, a in zip(scores.base, scores.arm, strict=True))
+    gained = sum(b < a for b, a in zip(scores.base, scores.arm, strict=True))
     n = len(scores.cases)
     metrics: dict[MetricId, Measure] = {
-        "needle.net_losses": mcnemar(sum(v > 0 for v in net.values()), sum(v < 0 for v in net.values())),
-        "needle.lost": Estimate(lost, lost, lost, LEVEL, n, len(net), "needles", "count"),
-        "needle.gained": Estimate(gained, gained, gained, LEVEL, n, len(net), "needles", "count"),
-        "needle.accuracy": _accuracy(scores.arm, scores.cases, paired),
+        "needle.net_losses": mcnemar(lost, gained),
+        "needle.lost": Estimate(lost, lost, lost, LEVEL, n, n, "needles", "count"),
+        "needle.gained": Estimate(gained, gained, gained, LEVEL, n, n, "needles", "count"),
+        "needle.accuracy": _accuracy(scores.arm),
         "needle.accuracy_ratio": _ratio(scores, paired),
     }
     for bucket in dict.fromkeys(c.bucket for c in scores.cases):
         part = scores.only([bucket])
-        metrics[metric_id("needle.accuracy", bucket=bucket)] = _accuracy(part.arm, part.cases, paired)
+        metrics[metric_id("needle.accuracy", bucket=bucket)] = _accuracy(part.arm)
         metrics[metric_id("needle.accuracy_ratio", bucket=bucket)] = _ratio(part, paired)
     return metrics
 
 
 def _base_metrics(seen: _Scores, buckets: Sequence[str]) -> dict[MetricId, Measure]:
     """The base's accuracy on every length, also where it is too low to compare."""
+    return {metric_id("needle.base_accuracy", bucket=b): _accuracy(seen.only([b]).base) for b in buckets}
+
+
+def _accuracy(values: Sequence[float]) -> Estimate:
     from kvgate.stats.binomial import wilson
 
-    metrics: dict[MetricId, Measure] = {}
-    for bucket in buckets:
-        part = seen.only([bucket]).base
-        metrics[metric_id("needle.base_accuracy", bucket=bucket)] = wilson(round(sum(part)), len(part), LEVEL)
-    return metrics
-
-
-def _accuracy(values: Sequence[float], cases: Sequence[Case], paired: PairedRecords) -> Estimate:
-    """Wilson where every needle has its own haystack; else haystacks are resampled."""
-    import numpy as np
-
-    from kvgate.stats.binomial import unseen_rate, wilson
-    from kvgate.stats.bootstrap import percentile_interval, weighted_mean
-
-    n, point = len(values), sum(values) / len(values)
-    clusters = len({c.cluster for c in cases})
-    if clusters == n:
-        return wilson(round(sum(values)), n, LEVEL)
-    cluster_of, counts = _resamples(cases, paired)
-    samples = weighted_mean(_array(values), cluster_of, counts)
-    e = percentile_interval(point, samples, level=LEVEL, n=n, clusters=clusters, unit="1", what="accuracy")
-    if e.lo is None or np.ptp(samples) > 1e-12:
-        return e
-    # All haystacks alike: the interval has no width, which says nothing about haystacks that were not asked.
-    r = unseen_rate(clusters, 1 - (1 - LEVEL) / 2)
-    how = f"exact binomial bound on unseen haystacks, {clusters} all alike (rule of three)"
-    return Estimate(point, (1 - r) * point, (1 - r) * point + r, LEVEL, n, clusters, "1", how)
+    return wilson(round(sum(values)), len(values), LEVEL)
 
 
 def _ratio(scores: _Scores, paired: PairedRecords) -> Estimate:
@@ -142,15 +117,14 @@ def _ratio(scores: _Scores, paired: PairedRecords) -> Estimate:
 
 
 def _resamples(cases: Sequence[Case], paired: PairedRecords) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Cluster index of each case, and how often each haystack is drawn; the same draws for every arm."""
+    """Cluster index of each case, and how often each haystack is drawn within its length; the same for every arm."""
     import numpy as np
 
     from kvgate.stats.cluster import cluster_counts
 
-    names = {name: i for i, name in enumerate(dict.fromkeys(c.cluster for c in cases))}
     seed = int((paired.records.digest or "0")[:16], 16)
-    counts = cluster_counts([""] * len(names), np.random.default_rng(seed), RESAMPLES)
-    return np.array([names[c.cluster] for c in cases]), counts
+    counts = cluster_counts([c.bucket for c in cases], np.random.default_rng(seed), RESAMPLES)
+    return np.arange(len(cases)), counts
 
 
 def _array(values: Sequence[float]) -> NDArray[Any]:
@@ -182,7 +156,7 @@ def _blind_spots(records: Records, used: _Scores) -> list[str]:
     from kvgate.stats.binomial import unseen_rate
 
     said = []
-    haystacks = len({c.cluster for c in used.cases})
+    haystacks = len(used.cases)
     if haystacks:
         rate = 100 * unseen_rate(haystacks)
         said.append(f"needle: {haystacks} haystacks: a loss on {rate:.0f} % of them would go unseen")
