@@ -19,6 +19,7 @@ from kvgate.core.deployment import (
 )
 from kvgate.core.engine import Launch
 from kvgate.enginefacts.facts import EngineFacts, load, version_key
+from kvgate.engines._attached import hold_against
 from kvgate.engines._llama_log import ParsedLog, parse, with_rotation_sizes
 from kvgate.engines._llama_rotation import rotations
 
@@ -157,13 +158,12 @@ def engaged(expected: Expected, observed: Deployment) -> Engaged:
 
     MiB are compared to the two decimals that the log prints.
     """
-    attached = observed.note.place == ATTACHED
+    if observed.note.place == ATTACHED:
+        return hold_against(expected, observed)
     seen, lines = observed.consequence, observed.evidence
-    if not attached and observed.identity.version is None:
+    if observed.identity.version is None:
         return _no("the version of the engine's package could not be read", lines)
     if seen.k_codec is None or seen.v_codec is None:
-        if attached:
-            return Engaged(Engagement.UNOBSERVED, "an attached server without a load log")
         return _no("the load log names no KV cache types", lines)
     for what, want, got, mark in (
         ("K type", expected.k_codec, seen.k_codec, "K ("),
