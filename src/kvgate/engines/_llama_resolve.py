@@ -22,7 +22,7 @@ from kvgate.core.recipe import Recipe, Side
 from kvgate.enginefacts.facts import load
 from kvgate.engines._llama_rotation import DISABLE, PLAIN_CODECS, is_forced, rotations
 from kvgate.formats.spec import by_spelling, codec, codecs, storable_codecs
-from kvgate.plan.engine_rules.llama_cpp import PAD_CELLS, cache_parts, room
+from kvgate.plan.engine_rules.llama_cpp import cache_parts, room
 
 ENGINE = "llama_cpp"
 SERVER_WORKER = Path(__file__).parent / "workers" / "llama_cpp_server.py"
@@ -265,6 +265,3 @@ def _is_set(env: Mapping[str, str]) -> bool:
     """Whether the variable turns rotation off; the engine reads it with C's atoi."""
     m = re.match(r"\s*([+-]?\d+)", env.get(DISABLE, ""))
     return bool(m) and int(m[1]) != 0 if m else False
-
-
-__all__ = ["ENGINE", "PAD_CELLS", "SERVER_WORKER", "resolve"]
