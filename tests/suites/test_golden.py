@@ -60,6 +60,8 @@ def test_presets_are_the_stated_sizes() -> None:
     assert len(full) == 24
     assert max(c.body["max_tokens"] for c in full) == 512
     assert {c.cluster for c in smoke} < {c.cluster for c in full}
+    assert {c.cluster for c in smoke if not c.body["limit_lowered"]} == {"arithmetic-stock", "extract-review-sentiment"}
+    assert not any(c.body["limit_lowered"] for c in full)
     assert SUITE.cost(full, None).decode_tokens == sum(c.body["max_tokens"] for c in full)
 
 

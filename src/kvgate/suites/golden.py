@@ -30,6 +30,8 @@ from kvgate.suites._golden.reader import read_prompts
 
 #: What a chat template adds, seen up to 70 tokens with a system prompt of its own.
 TEMPLATE_TOKENS = 96
+#: Limit of a prompt that names none.
+DEFAULT_MAX_TOKENS = 512
 _SENT = ("tools", "tool_choice", "response_format")
 
 
@@ -46,7 +48,7 @@ class GoldenParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    max_tokens: int = Field(default=512, ge=1)
+    max_tokens: int = Field(default=DEFAULT_MAX_TOKENS, ge=1)
     prompts: int | None = Field(default=None, ge=1)
     repeats: int = Field(default=1, ge=1, le=5)
     file: Path | None = None
@@ -175,12 +177,14 @@ def _body(prompt: Prompt, params: GoldenParams, ctx: SuiteContext) -> dict[str, 
         checks.setdefault("call", "forbidden")
     elif prompt.tool_choice not in (None, "auto"):
         checks.setdefault("call", "required")
-    limit = min(prompt.max_tokens or params.max_tokens, params.max_tokens)
+    own = prompt.max_tokens or max(DEFAULT_MAX_TOKENS, params.max_tokens)
+    limit = min(own, params.max_tokens)
     shown = json.dumps([sent["messages"], sent.get("tools", [])], ensure_ascii=False)
     body = {key: value for key, value in sent.items() if value != [] and value != ()}
     return body | {
         "checks": checks,
         "max_tokens": limit,
+        "limit_lowered": limit < own,
         "repeats": params.repeats,
         "tokens": len(ctx.tokenize(shown).ids),
     }

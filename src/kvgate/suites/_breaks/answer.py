@@ -29,6 +29,7 @@ class Answer:
 
     Attributes:
         text: content as the server gave it, at most MAX_CHARS. oversized: there was more.
+        tokens: generated tokens by the server's count, None if it gives none.
         cut: it ended at the token limit, so that its end says nothing.
     """
 
@@ -36,6 +37,7 @@ class Answer:
     calls: tuple[Call, ...] = ()
     finish: str | None = None
     oversized: bool = False
+    tokens: int | None = None
 
     @property
     def cut(self) -> bool:
@@ -59,7 +61,13 @@ class Answer:
             tuple(_call(c) for c in calls) if isinstance(calls, list | tuple) else (),
             finish if isinstance(finish, str) else None,
             len(text) > MAX_CHARS,
+            _tokens(body.get("usage")),
         )
+
+
+def _tokens(usage: Any) -> int | None:
+    n = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
+    return n if isinstance(n, int) else None
 
 
 def _call(item: Any) -> Call:

@@ -26,6 +26,7 @@ class Expect:
         calls: the right calls, in any order. code: "python" or "".
         numbers: numbers, and contains: texts that the answer has to hold.
         refuse: True if refusing is the right answer.
+        lowered_limit: token limit, where a preset set it below the prompt's own.
     """
 
     prompt: str = ""
@@ -38,6 +39,7 @@ class Expect:
     numbers: tuple[str, ...] = ()
     contains: tuple[str, ...] = ()
     refuse: bool = False
+    lowered_limit: int | None = None
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Expect:
@@ -56,6 +58,7 @@ class Expect:
             numbers=tuple(str(n) for n in checks.get("numbers", ())),
             contains=tuple(checks.get("contains", ())),
             refuse=bool(checks.get("refuse")),
+            lowered_limit=body.get("max_tokens") if body.get("limit_lowered") else None,
         )
 
 

@@ -50,8 +50,9 @@ def difference(base: Answer, arm: Answer, expect: Expect) -> Difference:
     seen_base, seen_arm = inspect(base, expect), inspect(arm, expect)
     breaks = _newly_bad(seen_base.states, seen_arm.states, seen_arm.flags)
     repairs = _newly_bad(seen_arm.states, seen_base.states, seen_base.flags)
-    breaks += _truncated(base, arm)
-    repairs += _truncated(arm, base)
+    cut, uncut = _truncated(base, arm, expect), _truncated(arm, base, expect)
+    breaks += [f for f in cut if f.severity is Severity.HARD]
+    repairs += [f for f in uncut if f.severity is Severity.HARD]
     # Where the file says whether a call is due, only two calls can be held against each other here.
     if not expect.calls and (not expect.call or (base.calls and arm.calls)):
         breaks += _calls_against(base, arm)
@@ -63,7 +64,7 @@ def difference(base: Answer, arm: Answer, expect: Expect) -> Difference:
     return Difference(
         in_order(breaks),
         in_order(repairs),
-        in_order(_drift(base, arm)),
+        in_order(_drift(base, arm) + [f for f in cut if f.severity is Severity.SOFT]),
         SequenceMatcher(None, words_b, words_a, autojunk=False).ratio(),
         answer_key(base) != answer_key(arm),
         _first_difference(words_b, words_a),
@@ -80,10 +81,14 @@ def _newly_bad(before: Mapping[str, State], after: Mapping[str, State], flags: S
     return [f for f in flags if f.check in checks and f.severity is Severity.HARD]
 
 
-def _truncated(a: Answer, b: Answer) -> list[Flag]:
-    if b.finish == "length" and a.finish not in ("length", None):
-        return [Flag("truncated", "finish", f"ran into the token limit; the other ended with {a.finish}")]
-    return []
+def _truncated(a: Answer, b: Answer, expect: Expect) -> list[Flag]:
+    """b ran into the limit and a did not. At a limit that a preset lowered, that is only a longer answer: soft."""
+    if b.finish != "length" or a.finish in ("length", None):
+        return []
+    limit = expect.lowered_limit
+    at_ours = limit is not None and (b.tokens is None or b.tokens >= limit)
+    detail = f"ran into the token limit{' of this preset' if at_ours else ''}; the other ended with {a.finish}"
+    return [Flag("truncated", "finish", detail, Severity.SOFT if at_ours else Severity.HARD)]
 
 
 def _calls_against(a: Answer, b: Answer) -> list[Flag]:
