@@ -6,6 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
+
+# A slow machine is not a counter-example.
+settings.register_profile("kvgate", deadline=None)
+settings.load_profile("kvgate")
 
 
 @pytest.fixture(scope="session")

@@ -108,8 +108,17 @@ def test_no_change_at_all_is_not_certainty(score: float) -> None:
     q = paired_ratio(scores, scores, own, counts)
 
     np.testing.assert_allclose([d.value, d.lo, d.hi], [0, -r, r], rtol=1e-12)
-    np.testing.assert_allclose([q.value, q.lo, q.hi], [1, 1 - r - r / score, 1 - r + r / score], rtol=1e-12)
+    seen = (1 - r) * score
+    np.testing.assert_allclose([q.value, q.lo, q.hi], [1, seen / (seen + r), (seen + r) / seen], rtol=1e-12)
     assert "rule of three" in d.method and "rule of three" in q.method
+
+
+def test_59_flawless_clusters_carry_a_margin_of_95_percent() -> None:
+    """The rule of three for a ratio: 59 clusters without a loss reach 0.95, 58 do not."""
+    for n, reaches in ((59, True), (58, False)):
+        counts = cluster_counts(["a"] * n, np.random.default_rng(0), 50)
+        e = paired_ratio(np.ones(n), np.ones(n), np.arange(n), counts)
+        assert (e.lo >= 0.95) is reaches
 
 
 def test_equal_scores_that_vary_between_cases_are_flat_too() -> None:
@@ -122,14 +131,15 @@ def test_equal_scores_that_vary_between_cases_are_flat_too() -> None:
 
 
 def test_total_loss_is_flat_too() -> None:
-    """Every case lost: value 0, upper end at the rate of survivors that 40 clusters would miss."""
+    """Every case lost: value 0, upper end where what 40 clusters would miss survives and the base fails there."""
     n = 40
     counts = cluster_counts(["a"] * n, np.random.default_rng(0), 200)
 
     e = paired_ratio(np.ones(n), np.zeros(n), np.arange(n), counts)
 
     assert (e.value, e.lo) == (0.0, 0.0)
-    assert e.hi == pytest.approx(1 - 0.05 ** (1 / n), rel=1e-12)
+    r = 1 - 0.05 ** (1 / n)
+    assert e.hi == pytest.approx(r / (1 - r), rel=1e-12)
 
 
 def test_ratio_to_a_base_at_its_floor_is_refused() -> None:

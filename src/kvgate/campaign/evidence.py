@@ -60,7 +60,7 @@ def _of_candidate(run: RunContext, arm: Arm, records: Mapping[str, Records], dig
 
 
 def _holes(run: RunContext, suite: str, arm: str) -> list[str]:
-    """"base: 3 of 24 answers: EngineTimeout: ..." for each arm whose work has holes."""
+    """Each arm whose work has holes, in words: base: 3 of 24 answers: EngineTimeout."""
     failed = run.store.errors(run.run_id, suite)
     counts = Counter(a.work.arm for a in run.store.answered(run.run_id, suite))
     return [

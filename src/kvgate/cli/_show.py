@@ -35,14 +35,15 @@ SHOWN = (
 
 
 def measure_text(measure: Measure | None) -> str:
-    """'0.0042 [0.0038, 0.0047]'; unknown ends are '?'."""
+    """'0.00423 [0.0038, 0.0047]': three digits, two for the ends; unknown ends are '?'."""
     if measure is None:
         return ""
     if not isinstance(measure, Estimate):
         return f"{measure.statistic:g} (p {measure.p:.3g})"
-    if measure.lo is None and measure.hi is None:
+    if measure.value is None or (measure.lo is None and measure.hi is None):
         return number_text(measure.value)
-    return f"{number_text(measure.value)} [{number_text(measure.lo)}, {number_text(measure.hi)}]"
+    lo, hi = (x if x is None else float(f"{x:.2g}") for x in (measure.lo, measure.hi))
+    return f"{number_text(float(f'{measure.value:.3g}'))} [{number_text(lo)}, {number_text(hi)}]"
 
 
 def print_outcome(view: RunView, files: Mapping[str, Path]) -> None:
@@ -58,14 +59,29 @@ def print_outcome(view: RunView, files: Mapping[str, Path]) -> None:
     console.print(Text(f"report: {files['report.html']}"), soft_wrap=True)
 
 
+def logged_mib(view: RunView, recipe: str) -> float | None:
+    """The total that the engine itself printed; summing its rounded parts may be off by a hundredth."""
+    for arm in view.arms:
+        if arm.recipe == recipe and arm.role != "floor":
+            for deployment in arm.deployments.values():
+                if deployment.consequence.kv_mib is not None:
+                    return deployment.consequence.kv_mib
+    return None
+
+
+def number(mib: float | None) -> str:
+    """MiB with the two decimals of a log."""
+    return "?" if mib is None else f"{mib:.2f}"
+
+
 def _print_capacity(console: Console, view: RunView) -> None:
     table = Table(title="KV cache per recipe", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("recipe", "as run", "B/token", "ratio", "predicted MiB", "engine's log"):
         table.add_column(name, justify="left" if name in ("recipe", "as run") else "right")
     for row in view.capacity:
         predicted = sum(k + v for _, _, k, v in row.predicted)
-        reported = sum(p.k_mib + p.v_mib for p in row.reported)
-        said = "not seen" if row.agrees is None else f"{reported:.2f} {'equal' if row.agrees else 'DIFFERENT'}"
+        total = logged_mib(view, row.recipe)
+        said = "not seen" if row.agrees is None else f"{number(total)} {'equal' if row.agrees else 'DIFFERENT'}"
         table.add_row(
             row.recipe, row.effective, f"{row.bytes_per_token:,}", f"{row.ratio:.2f} x", f"{predicted:.2f}", said
         )
@@ -100,7 +116,7 @@ def _print_results(console: Console, view: RunView) -> None:
             cells.append(measure_text(found[0]) if found else "")
         if any(cells):
             floor = largest_floor(view, metric)
-            said = "" if floor is None else f"{number_text(getattr(floor[1], 'value', None))} {floor[0]}"
+            said = "" if floor is None else number_text(float(f"{getattr(floor[1], 'value', 0.0):.3g}"))
             table.add_row(metric, said, *cells)
     if table.row_count:
         console.print(table)
@@ -121,17 +137,20 @@ MARKS = {
 def print_verdict(console: Console, verdict: Verdict) -> None:
     """Headline, findings, untested, next step."""
     console.print(Text.assemble((f"{verdict.candidate}: ", "bold"), (verdict.headline(), COLOUR[verdict.decision])))
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(justify="right", width=12)
+    table.add_column()
     for f in verdict.findings:
-        text = f"  {MARKS[f.status]:>8}  {f.rule}{' (guard)' if f.role == 'guard' else ''}: {one_line(f.message)}"
+        # The engine's own line behind " | " is in the report.
+        text = f"{f.rule}{' (guard)' if f.role == 'guard' else ''}: {one_line(f.message).split(' | ')[0]}"
         if f.status is Status.INCONCLUSIVE:
             text += f"; {f.decide_n} documents or prompts would decide" if f.decide_n else f"; {f.decide_why}"
-        console.print(Text(text))
-    if verdict.untested:
-        console.print(Text("  not tested:"))
-        for what in verdict.untested:
-            console.print(Text(f"    - {one_line(what)}"))
+        table.add_row(MARKS[f.status], Text(text))
+    for i, what in enumerate(verdict.untested):
+        table.add_row("not tested" if i == 0 else "", Text(one_line(what)))
+    table.add_row("next", Text(f"{one_line(verdict.next.action)}. {one_line(verdict.next.why)}"))
+    console.print(table)
     step = verdict.next
-    console.print(Text(f"  next: {one_line(step.action)}. {one_line(step.why)}"))
     if step.command:
-        console.print(Text(f"    $ {one_line(step.command)}"), soft_wrap=True)
+        console.print(Text(f"             $ {one_line(step.command)}"), soft_wrap=True)
     console.print()

@@ -82,7 +82,9 @@ def paired_ratio(
 ) -> Estimate:
     """mean(candidate) / mean(base) of per-case scores in 0..1, with a cluster bootstrap.
 
-    An interval of no width is replaced as in `paired_difference`, divided by the base mean.
+    An interval of no width is replaced as in `paired_difference`: on the share r of cases that G clusters would miss,
+    the ratio is at its worst where the base scores 1 and the candidate 0, at its best the other way round. A flawless
+    run of 59 clusters therefore has 0.95 as its lower end at 90 %.
 
     Returns:
         The ratio; unknown where the base mean is under 0.10 or under 3 standard errors: then use the difference.
@@ -106,8 +108,9 @@ def paired_ratio(
     e = percentile_interval(point, samples, level=level, n=len(b), clusters=clusters, unit="ratio", what="ratio")
     if not _flat(e, samples):
         return e
-    r = _missed(level, clusters)
-    return _replace_ends(e, max(0.0, (1 - r) * point - r / mean), (1 - r) * point + r / mean)
+    r, arm_mean = _missed(level, clusters), float(np.mean(c))
+    seen_base, seen_arm = (1 - r) * mean, (1 - r) * arm_mean
+    return _replace_ends(e, seen_arm / (seen_base + r), (seen_arm + r) / seen_base)
 
 
 def _pair(base: NDArray[Any], candidate: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
