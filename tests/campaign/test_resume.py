@@ -194,6 +194,44 @@ def test_an_interrupted_run_says_so_and_resumes(
     assert decisions(document) == undisturbed
 
 
+@pytest.mark.kill
+@pytest.mark.engine
+@pytest.mark.timeout(1200)
+def test_the_real_engine_killed_in_both_lanes_resumes(smollm2: Path, tmp_path: Path) -> None:
+    """llama.cpp: a kill in the panel, one of a server alone, one of the whole; the verdict of a run left alone."""
+    corpus = tmp_path / "corpus"
+    (corpus / "prose").mkdir(parents=True)
+    for i in range(3):
+        text = " ".join(f"Sentence {n} of document {i} is about the number {n * 7 + i}." for n in range(60))
+        (corpus / "prose" / f"{i}.txt").write_text(text)
+    options = ["--suite", "fidelity", "--suite", "golden", "--corpus", str(corpus)]
+    alone, killed = tmp_path / "alone", tmp_path / "killed"
+    code, document, err = Command(smollm2, alone, *options).finish(600)
+    assert code in (0, 1, 3), err
+    command = Command(smollm2, killed, *options)
+
+    process = command.start()
+    command.wait_done(1, process, 300)  # one panel case is in, the next one is being computed
+    process.kill()
+    process.communicate(timeout=10)
+    assert command.gone()
+    process = command.start()
+    command.wait_done(5, process, 300)
+    servers = [p for p in command.processes() if any("llama_cpp_server" in a for a in p.cmdline())]
+    assert len(servers) == 1
+    servers[0].kill()
+    command.wait_done(18, process, 300)
+    process.kill()
+    process.communicate(timeout=10)
+    assert command.gone()
+    code, resumed, err = command.finish(600)
+
+    assert code in (0, 1, 3), err
+    assert decisions(resumed) == decisions(document)
+    assert sum(n > 1 for n in attempts(command).values()) <= 3
+    assert command.gone()
+
+
 @pytest.mark.kill_long
 @pytest.mark.timeout(3600)
 def test_twenty_kills(smollm2: Path, tmp_path: Path, engine_options: list[str], undisturbed: list) -> None:

@@ -37,7 +37,7 @@ def _of_candidate(run: RunContext, arm: Arm, records: Mapping[str, Records], dig
         if not run.usable(arm.name, place):
             untested[name] = run.broken.get((arm.name, place)) or f"base: {run.broken[(BASE, place)]}"
             continue
-        holes = _holes(run, name, arm.name)
+        holes = _holes(run, records[name], arm.name)
         if holes:
             errors[name] = holes
         summaries[name] = suite.summarise(records[name].pair_with(arm.name))
@@ -59,15 +59,22 @@ def _of_candidate(run: RunContext, arm: Arm, records: Mapping[str, Records], dig
     )
 
 
-def _holes(run: RunContext, suite: str, arm: str) -> list[str]:
+def _holes(run: RunContext, records: Records, arm: str) -> list[str]:
     """Each arm whose work has holes, in words: base: 3 of 24 answers: EngineTimeout."""
-    failed = run.store.errors(run.run_id, suite)
-    counts = Counter(a.work.arm for a in run.store.answered(run.run_id, suite))
-    return [
+    failed = run.store.errors(run.run_id, records.suite)
+    counts = Counter(a.work.arm for a in run.store.answered(run.run_id, records.suite))
+    said = [
         f"{who}: {len(texts)} of {counts[who] + len(texts)} answers: {texts[0]}"
         for who in (BASE, arm, "*")
         if (texts := failed.get(who, ()))
     ]
+    if records.positions:
+        # A panel case is one piece of work for all arms; an arm that was left out of it has a hole there.
+        held = {b.case_id for b in records.positions if b.arm == arm}
+        every = {b.case_id for b in records.positions}
+        if held != every:
+            said.append(f"{arm}: {len(every - held)} of {len(every)} answers: the arm took no part")
+    return said
 
 
 def _deltas(run: RunContext, arm: Arm, place: str, row: ArmRow) -> tuple[FieldDelta, ...]:
