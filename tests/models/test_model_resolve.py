@@ -37,6 +37,16 @@ def test_a_path_is_read_and_identified(model):
     assert files.template_digest == hashlib.sha256(b"{{ messages }}").hexdigest()
 
 
+def test_a_name_that_is_no_text_is_refused_in_words(model):
+    """Bytes that are no UTF-8 cannot be handed to the engine or printed; the answer itself can be."""
+    odd = os.fsdecode(os.fsencode(str(model.parent)) + b"/odd-\xff.gguf")
+    model.rename(odd)
+
+    with pytest.raises(UserError, match="not valid UTF-8.*rename") as caught:
+        resolve_model(odd)
+    str(caught.value).encode()
+
+
 def test_a_relative_path_becomes_absolute(model, monkeypatch):
     """The engine's child may run in another folder."""
     monkeypatch.chdir(model.parent)

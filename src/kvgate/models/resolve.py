@@ -62,6 +62,11 @@ def model_files(path: Path, *, name: str = "") -> ModelFiles:
         raise UserError(f"{path} is a folder, and llama_cpp needs a GGUF file", fix="give the path of a .gguf file")
     if not path.is_file():
         raise UserError(f"{path} is not a regular file", fix="give the path of a .gguf file")
+    if not _is_text(str(path.absolute())):
+        raise UserError(
+            f"the path of model {path.name!r} is not valid UTF-8, which neither the engine nor a report can name",
+            fix="rename the file or folder",
+        )
     header = read_gguf(path)
     return ModelFiles(
         name=name or path.stem,
@@ -82,6 +87,15 @@ def _existing(text: str) -> Path | None:
     except (OSError, RuntimeError):
         # A name too long for the file system, or ~somebody whom this machine does not know.
         return None
+
+
+def _is_text(path: str) -> bool:
+    """False for a name with bytes that Python could only read as lone surrogates."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _allowed() -> tuple[str, ...]:
