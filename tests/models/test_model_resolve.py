@@ -42,7 +42,7 @@ def test_a_name_that_is_no_text_is_refused_in_words(model):
     odd = os.fsdecode(os.fsencode(str(model.parent)) + b"/odd-\xff.gguf")
     model.rename(odd)
 
-    with pytest.raises(UserError, match="not valid UTF-8.*rename") as caught:
+    with pytest.raises(UserError, match=r"not valid UTF-8.*rename") as caught:
         resolve_model(odd)
     str(caught.value).encode()
 
