@@ -45,7 +45,7 @@ def main() -> int:
 def latest() -> dict | None:
     """The newest run as `kvgate show last --json` gives it, or None when there is none."""
     out = subprocess.run([*KVGATE, "show", "last", "--json"], capture_output=True, text=True)
-    return json.loads(out.stdout) if out.returncode == 0 and out.stdout.strip() else None
+    return json.loads(out.stdout) if out.stdout.strip() else None
 
 
 if __name__ == "__main__":

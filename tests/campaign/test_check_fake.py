@@ -109,7 +109,8 @@ def test_errors_are_holes_never_answers(fake_check: Check) -> None:
     assert ("q8_0", next(iter(outcome.view.records["golden"].cases))) not in outcome.view.records["golden"].raws
     assert evidence.errors["golden"]
     assert any("given up" in n for n in notes.notes)
-    assert decision(outcome) is not Decision.PASS or "untested" in messages(outcome)
+    assert decision(outcome) is Decision.INVALID
+    assert "no answer to" in messages(outcome)
 
 
 def test_a_lossy_codec_that_changes_nothing_is_invalid(fake_check: Check) -> None:
@@ -163,3 +164,54 @@ def test_wrong_input_starts_nothing(fake_check: Check, tmp_path: Path, changed: 
 
     assert "\n" not in str(e.value)
     assert not (tmp_path / "kvgate.db").exists()
+
+
+def test_nan_logits_of_one_candidate_void_only_that_one(fake_check: Check) -> None:
+    """The other candidate keeps its verdict, and the report says whose logits were no numbers."""
+    outcome = fake_check(script={"per_recipe": {"q4_0": {"logit_nan_at": 40}}}, kv=("q8_0", "q4_0"))
+
+    assert decision(outcome, "q4_0") is Decision.INVALID
+    assert decision(outcome, "q8_0") is Decision.PASS, messages(outcome)
+    assert "NaN" in messages(outcome)
+
+
+def test_a_wrong_golden_line_is_found_before_anything_starts(fake_check: Check, tmp_path: Path) -> None:
+    """File and line, and no store."""
+    golden = tmp_path / "mine.jsonl"
+    golden.write_text('{"id": "a", "messages": [{"role": "user", "content": "x"}]}\nnot json\n')
+
+    with pytest.raises(UserError, match=r"mine\.jsonl:2"):
+        fake_check(golden=golden)
+
+    assert not (tmp_path / "kvgate.db").exists()
+
+
+def test_a_floor_on_another_build_is_left_out(fake_check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A floor arm that is not the base's deployment is no noise of the base."""
+    from kvgate.engines import fake
+
+    real = fake._deployment
+
+    def other_build(launch, *args):
+        seen = real(launch, *args)
+        floor = launch.request.settings.ubatch_tokens == 32
+        changed = {"identity": seen.identity.model_copy(update={"version": "2"})} if floor else {}
+        return seen.model_copy(update=changed)
+
+    monkeypatch.setattr(fake, "_deployment", other_build)
+    notes = Notes()
+    outcome = fake_check(progress=notes)
+
+    assert any("ubatch32" in n and "version 1 -> 2" in n for n in notes.notes)
+    assert "ubatch32" not in outcome.view.evidence["q8_0"].summaries["fidelity"].floor
+
+
+def test_failed_work_gets_its_tries_again_after_a_kill(fake_check: Check) -> None:
+    """A run with holes stays open; the same command repeats just those and then passes."""
+    script = {"per_recipe": {"q8_0": {"http_500_rate": 1.0}}}
+    first = fake_check(script=script, suites=("needle", "fidelity"))
+    assert decision(first) is Decision.INVALID
+
+    second = fake_check(script=script, suites=("needle", "fidelity"))
+
+    assert second.view.run_id == first.view.run_id

@@ -97,8 +97,9 @@ def kill_whole_and_resume(command: Command, undisturbed: list, kills: int, rng: 
     """Kill the whole run at random instants, then let it end, and hold it against one that was left alone."""
     for _ in range(kills):
         process = command.start()
-        command.wait_done(command.done() + rng.randint(1, 6), process)
+        command.wait_done(command.done() + rng.randint(1, 2 if kills > 5 else 6), process)
         time.sleep(rng.random() * 0.3)
+        assert process.poll() is None, "the run ended before it was killed: kill it earlier"
         process.send_signal(signal.SIGKILL)
         process.wait(timeout=10)
         process.stdout.close()

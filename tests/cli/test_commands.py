@@ -101,8 +101,17 @@ def test_a_check_is_shown_again_and_reused(
     code, out, _ = run(capsys, "show", "last")
     assert code == 1
     assert "q4_0: FAIL" in out
-    _, out, _ = run(capsys, *argv, "--reuse")
+    code, out, _ = run(capsys, *argv, "--reuse")
+    assert code == 1
     assert json.loads(out)["run"] == document["run"]
+    laxer = tmp_path / "lax.toml"
+    laxer.write_text(
+        'schema = "kvgate.policy/1"\nname = "lax"\nalpha = 0.05\n[floor]\narms = ["restart", "twin", "ubatch32"]\n'
+        '[[rule]]\nid = "kl"\nuse = "ceiling"\nmetric = "prefill.kl_mean"\nexcess_max = 1.0\n'
+    )
+    code, out, _ = run(capsys, *argv, "--policy", str(laxer), "--preset", "smoke", "--reuse")
+    assert code == 0  # judged by the policy asked for, never by the old one
+    assert json.loads(out)["run"] != document["run"]
 
 
 def test_a_closed_pipe_is_quiet() -> None:

@@ -72,7 +72,8 @@ def test_a_killed_parent_leaves_no_process_port_or_memory(smollm2: Path, in_thre
         parent.send_signal(signal.SIGKILL)
         parent.wait()
         deadline = time.monotonic() + LIMIT_S
-        while any(map(running, pids)) and time.monotonic() < deadline:
+        # A leader that is a zombie may have threads that still hold the socket for a moment.
+        while (any(map(running, pids)) or listening(port)) and time.monotonic() < deadline:
             time.sleep(0.05)
 
         assert not [p for p in pids if running(p)]

@@ -21,7 +21,7 @@ from kvgate.core.geometry import ModelFiles
 from kvgate.enginefacts.facts import load
 from kvgate.engines import _llama_panel
 from kvgate.engines._llama_panel import LlamaCppPanel, panel_of
-from kvgate.engines._llama_serving import serve
+from kvgate.engines._llama_serving import completion_of, serve
 from kvgate.engines._llama_verify import MAX_NAT, check_panel_agrees, largest_difference
 from kvgate.engines.llama_cpp import DRIVER
 from kvgate.models.resolve import model_files
@@ -198,6 +198,25 @@ def test_panel_and_server_agree_at_one_position(
                 await check_panel_agrees(panel, "base", session, ids[:63])
 
     asyncio.run(compare())
+
+
+def test_a_text_whose_next_token_is_half_a_character_is_compared_too(
+    panel: LlamaCppPanel, launches: dict[str, Launch]
+) -> None:
+    """The server gives no probabilities for a token that ends inside a character, so it is kept from choosing one."""
+    ids = panel.tokenize("こんにちは、世界。" * 12).ids[:128]
+
+    async def compare() -> float | None:
+        async with serve(launches["base"]) as session:
+            bare = completion_of(ids, n_probs=1)
+            del bare["grammar"]
+            assert not (await session.post_json("/completion", bare)).get("completion_probabilities")
+            return await DRIVER.verify_panel(panel, "base", session, ids)
+
+    difference = asyncio.run(compare())
+
+    assert difference is not None
+    assert difference <= MAX_NAT
 
 
 def test_the_largest_difference_is_found_and_tails_are_left_out() -> None:

@@ -91,7 +91,7 @@ def test_the_server_serves(model: ModelFiles) -> None:
         assert first.text == again.text != ""
         assert again.raw["timings"]["cache_n"] == 0, "a cached prompt would make answers depend on earlier ones"
         ids = (await s.tokenize(TEXT[:400])).ids
-        assert (await s.tokenize_with_special(TEXT[:400])).ids[-10:] == ids[-10:]
+        assert (await s.tokenize(TEXT[:400], special=True)).ids[-10:] == ids[-10:]
         forced = await s.generate(Generate(prompt=ids, max_tokens=2, top_logprobs=3))
         assert len(forced.topk) == 2
         assert "llamacpp:prompt_tokens_total" in await s.metrics()

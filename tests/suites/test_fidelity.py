@@ -212,11 +212,18 @@ def test_blocks_hold_at_most_1024_positions() -> None:
     ]
 
 
-def test_nan_logits_are_a_bad_answer() -> None:
-    """Logits that are not numbers end the case as an engine failure, never as a distance."""
+def test_nan_logits_leave_the_lane_and_only_theirs() -> None:
+    """An arm whose logits are not numbers has no positions; the others keep theirs; a bad base ends the case."""
     (case,) = made_cases(6, documents=1)
+    arms = {"base": NONE, "bad": {"logit_nan_at": 40}, "good": {"logit_sd": 0.1}}
+    blocks = SUITE.run_panel(RecordingPanel(arms, seed=1), case, "base", ["bad", "good"])
+    assert ("bad", "prefill") not in {(b.arm, b.lane) for b in blocks}
+    alone = SUITE.run_panel(RecordingPanel({k: arms[k] for k in ("base", "good")}, seed=1), case, "base", ["good"])
+    kept = [b for b in blocks if b.arm == "good"]
+    assert [(b.lane, b.start, b.data.tobytes()) for b in kept] == [(b.lane, b.start, b.data.tobytes()) for b in alone]
+
     with pytest.raises(BadAnswer, match="degenerate"):
-        SUITE.run_panel(RecordingPanel({"base": NONE, "bad": {"logit_nan_at": 40}}, seed=1), case, "base", ["bad"])
+        SUITE.run_panel(RecordingPanel({"base": {"logit_nan_at": 40}, "good": NONE}, seed=1), case, "base", ["good"])
 
 
 class ShortPanel(RecordingPanel):

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from kvgate.campaign.progress import Meter, Progress
 from kvgate.campaign.serving import ArmSession, outstanding, run_arm
 from kvgate.campaign.spec import CheckSpec
 from kvgate.core.engine import Lane, Missing, Tokens
-from kvgate.core.errors import EngineError
+from kvgate.core.errors import EngineError, EngineTimeout, LaneUnavailable, UserError
 from kvgate.core.observation import Case, Records
 from kvgate.core.suite import Suite, SuiteContext
 from kvgate.core.verdict import Decision, Verdict, worst
@@ -29,6 +30,9 @@ from kvgate.gate.verdict import judge
 from kvgate.report.model import ArmView, RunView
 from kvgate.report.write import write_all
 from kvgate.store.open import Store, open_store
+
+#: A text of a book's length takes a second; a server that takes this long hangs.
+TOKENIZE_TIMEOUT_S = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +47,16 @@ class Outcome:
         return worst([v.decision for v in self.view.verdicts]).exit_code
 
 
-def reusable(spec: CheckSpec) -> str | None:
-    """Id of the finished run of the same key, if there is one."""
+def reusable(spec: CheckSpec) -> tuple[str, str] | None:
+    """Run id and policy digest of the finished run of the same key, if it was judged by the policy asked for."""
     ready = prepare(spec)
+    digest = ready.policy.digest()
     with open_store(spec.store) as store:
         row = store.run_for(ready.key)
-    return row.run_id if row is not None and row.state in ("finished", "invalid") else None
+        if row is None or row.state not in ("finished", "invalid"):
+            return None
+        judged = any(v["policy_digest"] == digest for v in store.verdicts(row.run_id))
+    return (row.run_id, digest) if judged else None
 
 
 def check(spec: CheckSpec, progress: Progress) -> Outcome:
@@ -68,9 +76,22 @@ def check(spec: CheckSpec, progress: Progress) -> Outcome:
         except KeyboardInterrupt:
             store.set_state(run.run_id, "interrupted")
             raise
-        decisions = [v.decision for v in outcome.view.verdicts]
-        store.set_state(run.run_id, "invalid" if worst(decisions) is Decision.INVALID else "finished")
+        except UserError:
+            # Found only with the model's tokenizer at hand, e.g. a prompt that does not fit; nothing was measured.
+            if not run.seen_before:
+                store.set_state(run.run_id, "invalid")
+            raise
+        store.set_state(run.run_id, _end_state(run, outcome))
         return outcome
+
+
+def _end_state(run: RunContext, outcome: Outcome) -> str:
+    """A run with holes that the engine tore stays open: the same command repeats just those."""
+    torn = any("engine: " in reason for reason in run.broken.values()) or run.panel_failed
+    if torn or any(e.errors for e in outcome.view.evidence.values()):
+        return "interrupted"
+    decisions = [v.decision for v in outcome.view.verdicts]
+    return "invalid" if worst(decisions) is Decision.INVALID else "finished"
 
 
 def _begin(ready: Prepared, store: Store, progress: Progress) -> RunContext:
@@ -91,11 +112,18 @@ def _begin(ready: Prepared, store: Store, progress: Progress) -> RunContext:
         meter=Meter(progress),
         context_tokens=ready.context_tokens,
     )
+    for plan in capacity_rows(run.model.geometry, run.arms, {}):
+        cells = sum(k + v for _, _, k, v in plan.predicted)
+        progress.note(
+            f"plan: {plan.recipe} runs as {plan.effective}: {plan.bytes_per_token:,} bytes a token, "
+            f"{plan.ratio:.2f} x the tokens, {cells:.2f} MiB"
+        )
     if not resumed:
         run.run_id = store.begin_run(ready.key, manifest(run))
         return run
     progress.note(f"resuming run {run_id}")
     store.set_state(run_id, "running")
+    run.seen_before = True
     for arm_row in store.arms(run_id):
         run.seen[(arm_row.arm, arm_row.place)] = arm_row
     return run
@@ -146,8 +174,12 @@ async def _make_cases(run: RunContext, session: ArmSession) -> None:
     lanes = await live.lanes()
     loop = asyncio.get_running_loop()
 
-    def tokenize(text: str) -> Tokens:
-        return asyncio.run_coroutine_threadsafe(live.tokenize(text), loop).result(timeout=60)
+    def tokenize(text: str, *, special: bool = False) -> Tokens:
+        asked = asyncio.run_coroutine_threadsafe(live.tokenize(text, special=special), loop)
+        try:
+            return asked.result(timeout=TOKENIZE_TIMEOUT_S)
+        except TimeoutError as e:
+            raise EngineTimeout(f"no answer from the tokenizer within {TOKENIZE_TIMEOUT_S} s") from e
 
     for name, suite in run.suites.items():
         missing = [
@@ -159,8 +191,19 @@ async def _make_cases(run: RunContext, session: ArmSession) -> None:
             run.untested[name] = "; ".join(missing)
             run.cases[name] = {}
             continue
-        ctx = SuiteContext(run.params[name], run.spec.seed, tokenize, run.context_tokens, run.files)
-        cases = await asyncio.to_thread(_all_cases, suite, ctx)
+        ctx = SuiteContext(
+            run.params[name],
+            run.spec.seed,
+            tokenize,
+            run.context_tokens,
+            run.files,
+            tokenize_document=partial(tokenize, special=True),
+        )
+        try:
+            cases = await asyncio.to_thread(_all_cases, suite, ctx)
+        except LaneUnavailable as e:
+            run.untested[name], run.cases[name] = str(e), {}
+            continue
         run.store.add_cases(run.run_id, cases)
         run.cases[name] = {c.id: c for c in cases}
         cost = suite.cost(cases, run.params[name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from kvgate.campaign.arms import BASE, PANEL, SERVING, Arm, Role, of_role
 from kvgate.campaign.progress import Meter, Progress
 from kvgate.campaign.spec import CheckSpec
-from kvgate.core.deployment import Deployment, Engaged, Engagement, Sameness
+from kvgate.core.deployment import Deployment, Engaged, Engagement, FieldDelta, Sameness
 from kvgate.core.engine import Driver, Lane
 from kvgate.core.errors import UserError
 from kvgate.core.geometry import ModelFiles
@@ -21,6 +22,10 @@ from kvgate.store.rows import ArmRow
 
 #: A decoded token costs more than a prefilled one; seen on llama.cpp CPU: 8.5 to 13 ms against 4.5 ms.
 DECODE_WEIGHT = 2.5
+
+
+#: Fields that engines of one process and one device have no word for; unknown on both sides says nothing.
+OFTEN_UNKNOWN = ("tensor_parallel", "pipeline_parallel", "chunked_prefill", "speculation", "epoch")
 
 
 @dataclass
@@ -43,6 +48,9 @@ class RunContext:
     seen: dict[tuple[str, str], ArmRow] = field(default_factory=dict)
     broken: dict[tuple[str, str], str] = field(default_factory=dict)
     untested: dict[str, str] = field(default_factory=dict)
+    seen_before: bool = False
+    panel_failed: bool = False
+    lost: Counter[str] = field(default_factory=Counter)
 
     def place_of(self, suite: Suite) -> str:
         return PANEL if Lane.PANEL in suite.needs else SERVING
@@ -94,8 +102,28 @@ class RunContext:
             engaged=engaged,
         )
         self.store.save_arm(self.run_id, row)
+        if deployment.evidence:
+            self.store.add_evidence(self.run_id, "log", arm.name, {"place": place, "lines": list(deployment.evidence)})
         self.seen[(arm.name, place)] = row
         if engaged.level is Engagement.CONTRADICTED:
             self.broken[(arm.name, place)] = f"did not engage: {engaged.reason}"
             self.progress.note(f"{arm.name}: {place}: INVALID, did not engage: {engaged.reason}")
+        differs = [d for d in self.undeclared(arm, place) if d.status is Sameness.DIFFERS]
+        if arm.role is Role.FLOOR and differs:
+            # A floor on another build is no noise of the base, and would be subtracted from the candidate's loss.
+            what = ", ".join(f"{d.field} {d.a} -> {d.b}" for d in differs)
+            self.broken[(arm.name, place)] = f"not the base's deployment: {what}"
+            self.progress.note(f"{arm.name}: {place}: left out, not the base's deployment: {what}")
         return engaged
+
+    def undeclared(self, arm: Arm, place: str) -> tuple[FieldDelta, ...]:
+        """Identity fields that differ from the base of the same place, or are unknown, beyond what the arm declares."""
+        base, own = self.seen.get((BASE, place)), self.seen.get((arm.name, place))
+        if base is None or base.deployment is None or own is None or own.deployment is None:
+            return ()
+        return tuple(
+            d
+            for d in base.deployment.delta(own.deployment)
+            if d.field not in arm.perturb
+            and (d.status is Sameness.DIFFERS or (d.status is Sameness.UNKNOWN and d.field not in OFTEN_UNKNOWN))
+        )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from kvgate.campaign.arms import BASE, PANEL, SERVING, Arm, Role, of_role
 from kvgate.campaign.context import RunContext
-from kvgate.core.deployment import Engaged, Engagement, FieldDelta, Sameness
 from kvgate.core.observation import Records, content_digest
 from kvgate.core.suite import Summary
 from kvgate.core.verdict import CandidateEvidence
@@ -46,7 +46,7 @@ def _of_candidate(run: RunContext, arm: Arm, records: Mapping[str, Records], dig
         recipe=str(arm.recipe),
         effective=str(arm.launch.effective),
         engaged={place: row.engaged for place, row in rows.items() if row.engaged is not None},
-        deltas={p: d for p, row in rows.items() if (d := _deltas(run, arm, p, row))},
+        deltas={p: d for p in rows if (d := run.undeclared(arm, p))},
         loud=_loud(run, rows),
         summaries=summaries,
         errors=errors,
@@ -77,22 +77,6 @@ def _holes(run: RunContext, records: Records, arm: str) -> list[str]:
     return said
 
 
-def _deltas(run: RunContext, arm: Arm, place: str, row: ArmRow) -> tuple[FieldDelta, ...]:
-    """Identity fields that differ from the base of the same place, or are unknown, beyond what the arm declares."""
-    base = run.seen.get((BASE, place))
-    if base is None or base.deployment is None or row.deployment is None:
-        return ()
-    return tuple(
-        d
-        for d in base.deployment.delta(row.deployment)
-        if d.status is not Sameness.SAME and d.field not in (*arm.perturb, *IRRELEVANT)
-    )
-
-
-#: Fields that no engine of today's list can differ in without the launch saying so.
-IRRELEVANT = ("tensor_parallel", "pipeline_parallel", "chunked_prefill", "speculation", "epoch")
-
-
 def _loud(run: RunContext, rows: Mapping[str, ArmRow]) -> tuple[str, ...]:
     said = []
     for place, row in rows.items():
@@ -116,6 +100,8 @@ def _invalid(run: RunContext, arm: Arm, records: Mapping[str, Records]) -> tuple
                 reasons.append(f"{who} ({place}): {reason}")
     lossless = lossless_against_base(run, arm)
     for name, r in records.items():
+        reasons += _silent(run, r, arm.name)
+        reasons += _degenerate(run, r, arm.name)
         blocks = [b for b in r.positions if b.arm == arm.name]
         if blocks and not lossless and not any(b.data["kl"].any() for b in blocks):
             n = sum(len(b.data) for b in blocks)
@@ -124,6 +110,27 @@ def _invalid(run: RunContext, arm: Arm, records: Mapping[str, Records]) -> tuple
                 "the base: the recipe is not in force"
             )
     return tuple(reasons)
+
+
+def _silent(run: RunContext, records: Records, arm: str) -> list[str]:
+    """An arm that failed on more than half of what the base answered has not been measured, whatever the rest says."""
+    asked = {case for who, case in records.raws if who == BASE}
+    lost = asked - {case for who, case in records.raws if who == arm}
+    failed = run.store.errors(run.run_id, records.suite).get(arm, ())
+    if not failed or len(lost) * 2 <= len(asked):
+        return []
+    return [f"{records.suite}: no answer to {len(lost)} of {len(asked)} that the base answered: {failed[0]}"]
+
+
+def _degenerate(run: RunContext, records: Records, arm: str) -> list[str]:
+    """A panel case that gave every other arm positions and this one none: its logits were NaN or infinite."""
+    if not records.positions or (arm, PANEL) not in run.seen or not run.usable(arm, PANEL):
+        return []
+    every = {(b.case_id, b.lane) for b in records.positions}
+    lost = every - {(b.case_id, b.lane) for b in records.positions if b.arm == arm}
+    if not lost:
+        return []
+    return [f"{records.suite}: no usable logits in {len(lost)} of {len(every)} lanes of documents (NaN or infinite)"]
 
 
 def lossless_against_base(run: RunContext, arm: Arm) -> bool:
@@ -161,16 +168,11 @@ def caveats(run: RunContext) -> tuple[str, ...]:
     return tuple(said)
 
 
-def engaged_everywhere(engaged: Mapping[str, Engaged]) -> bool:
-    """True if every place confirms the recipe."""
-    return bool(engaged) and all(e.level is Engagement.CONFIRMED for e in engaged.values())
-
-
 def manifest(run: RunContext) -> dict[str, Any]:
     """What makes this run this run; stored with it and shown in the report. No secrets, no prompts."""
     return {
         "kvgate": _version(),
-        "spec": run.spec.model_dump(mode="json", exclude={"store", "out"}),
+        "spec": run.spec.model_dump(mode="json", exclude={"store", "out", "env"}) | {"env": _public(run.spec.env)},
         "model": {"name": run.model.name, "digest": run.model.digest, "weights": run.model.weights_dtype},
         "context_tokens": run.context_tokens,
         "suites": {
@@ -191,6 +193,14 @@ def manifest(run: RunContext) -> dict[str, Any]:
             for a in run.arms
         },
     }
+
+
+def _public(env: Mapping[str, str]) -> dict[str, str]:
+    """Variables without the values of those whose name says that they are secret."""
+    return {k: "(not kept)" if _SECRET.search(k) else v for k, v in env.items()}
+
+
+_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
 
 
 def _version() -> str:

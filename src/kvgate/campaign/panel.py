@@ -23,7 +23,7 @@ VERIFY_TOKENS = 128
 def outstanding(run: RunContext, suite: Suite) -> list[Work]:
     """Panel cases not done yet; one row serves all arms."""
     done = run.store.done(run.run_id, suite.name, suite.version)
-    return [w for c in run.cases[suite.name] if (w := Work("*", c, 0)) not in done]
+    return [w for c in run.cases[suite.name] if done.get(w := Work("*", c, 0)) != "done"]
 
 
 async def run_panel(run: RunContext, base: ArmSession) -> None:
@@ -45,6 +45,8 @@ async def run_panel(run: RunContext, base: ArmSession) -> None:
         except EngineError as e:
             reason = f"{type(e).__name__}: {e}"
             run.progress.note(f"panel: {reason}; starting it again")
+    else:
+        run.panel_failed = True
     for suite in run.suites_of(PANEL):
         run.untested[suite.name] = f"panel lane: {reason}"
     run.progress.note(f"panel: untested: {reason}")

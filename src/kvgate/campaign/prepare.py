@@ -70,6 +70,10 @@ def prepare(spec: CheckSpec) -> Prepared:
     for name, path in files.items():
         if not path.exists():
             raise UserError(f"--{name} {path} does not exist", fix="give an existing path")
+    for suite in suites.values():
+        check_files = getattr(suite, "check_files", None)
+        if check_files is not None:
+            check_files(files)
     key = run_key(spec, preset, context, arms, suites, params, files, model.digest)
     return Prepared(spec, policy, preset, driver, arms, suites, params, files, context, key, model)
 
@@ -98,7 +102,7 @@ def run_key(
     return content_digest(
         {
             "model": model_digest,
-            "engine": [spec.engine, str(spec.engine_python or "")],
+            "engine": [arms[0].launch.engine, str(spec.engine_python or "")],
             "arms": [
                 [a.name, a.role.value, list(a.perturb), list(a.launch.argv[1:]), dict(a.launch.env)] for a in arms
             ],

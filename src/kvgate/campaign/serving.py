@@ -1,7 +1,7 @@
 """The serving lane: one child process per deployment, suites over HTTP, one request at a time.
 
-Retry rule: a case is tried three times; an engine that died is started again, three times an arm. What still fails is
-recorded as failed, with its error, and never counts as an answer.
+Retry rule: a case is tried three times; an engine that died or hung is started again, at most three times an arm. What
+still fails is recorded as failed, with its error, and never counts as an answer.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from datetime import UTC, datetime
 from kvgate.campaign.arms import SERVING, Arm
 from kvgate.campaign.context import RunContext
 from kvgate.core.engine import Session
-from kvgate.core.errors import EngineDied, EngineError
+from kvgate.core.errors import EngineDied, EngineError, EngineTimeout
 from kvgate.core.observation import Raw, Work
 from kvgate.core.suite import Suite
 from kvgate.store.columns import NotJson
 
 MAX_ATTEMPTS = 3
-MAX_STARTS = 4
+#: Deaths and hangs of one arm in one run, over all its sessions; then the arm is given up.
+MAX_LOST = 4
 
 WorkBySuite = Mapping[str, Sequence[Work]]
 
@@ -33,7 +34,6 @@ class ArmSession:
         self._run, self._arm = run, arm
         self._stack = AsyncExitStack()
         self._session: Session | None = None
-        self._starts = 0
 
     async def get(self) -> Session:
         """The live session.
@@ -42,17 +42,19 @@ class ArmSession:
             EngineError: it cannot be started, or was started too often; the arm is then broken.
         """
         if self._session is None:
-            if self._starts >= MAX_STARTS:
-                raise EngineDied(f"{self._arm.name}: the engine died {self._starts} times")
-            self._starts += 1
-            self._run.progress.stage(f"{self._arm.name}: starting the engine")
-            self._session = await self._stack.enter_async_context(self._run.driver.open(self._arm.launch))
-            self._run.record_arm(self._arm, SERVING, await self._session.deployment())
+            name, lost = self._arm.name, self._run.lost
+            if lost[name] >= MAX_LOST:
+                raise EngineDied(f"{name}: the engine died or hung {lost[name]} times")
+            self._run.progress.stage(f"{name}: starting the engine")
+            session = await self._stack.enter_async_context(self._run.driver.open(self._arm.launch))
+            self._run.record_arm(self._arm, SERVING, await session.deployment())
+            self._session = session
         return self._session
 
     async def drop(self) -> None:
-        """Close what is left of a dead engine."""
+        """Close what is left of a dead or hung engine."""
         self._session = None
+        self._run.lost[self._arm.name] += 1
         stack, self._stack = self._stack, AsyncExitStack()
         await stack.aclose()
 
@@ -64,9 +66,9 @@ class ArmSession:
 
 
 def outstanding(run: RunContext, suite: Suite, arm: str) -> list[Work]:
-    """First runs of every case that this arm has not done yet."""
+    """First runs of every case that this arm has not answered; what failed before a kill gets its tries again."""
     done = run.store.done(run.run_id, suite.name, suite.version)
-    return [w for c in run.cases[suite.name] if (w := Work(arm, c, 0)) not in done]
+    return [w for c in run.cases[suite.name] if done.get(w := Work(arm, c, 0)) != "done"]
 
 
 async def run_arm(run: RunContext, arm: Arm, work: WorkBySuite, held: ArmSession | None = None) -> None:
@@ -108,7 +110,7 @@ async def _run_one(run: RunContext, arm: Arm, suite: Suite, work: Work, session:
             raw = await suite.run(live, case, work.repeat, run.spec.seed)
         except EngineError as e:
             raw = Raw(None, error=f"{type(e).__name__}: {e}", seed=run.spec.seed)
-            if isinstance(e, EngineDied):
+            if isinstance(e, EngineDied | EngineTimeout):
                 await session.drop()
         raw = replace(raw, started=started, ms=(time.monotonic() - t0) * 1e3)
         try:

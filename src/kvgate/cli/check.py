@@ -64,9 +64,9 @@ def check(
         fresh=fresh,
     )
     if reuse and (old := reusable(spec)) is not None:
-        from kvgate.cli.show import show
+        from kvgate.cli.show import show_run
 
-        return show(run=old, store=store, json_out=json_out)
+        return show_run(old[0], store, json_out=json_out, policy_digest=old[1])
     with TerminalProgress() as progress:
         outcome = run_check(spec, progress)
     if json_out:

@@ -17,7 +17,12 @@ def show(
     store: Annotated[str | None, typer.Option(help="Where runs are kept.", envvar="KVGATE_STORE")] = None,
     json_out: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> int:
-    """Show the verdicts of a run again; exits with its worst verdict, as the check did."""
+    """Show the verdicts of a run again; exits with its worst verdict, as the check did, or 3 if it has none yet."""
+    return show_run(run, store, json_out=json_out)
+
+
+def show_run(run: str, store: str | None, *, json_out: bool, policy_digest: str = "") -> int:
+    """The same from code; `policy_digest` narrows to the verdicts of one policy."""
     from kvgate.cli._terminal import out_console, print_json
     from kvgate.core.text import one_line
     from kvgate.core.verdict import Decision, worst
@@ -25,10 +30,11 @@ def show(
 
     with open_store(store) as opened:
         row = opened.find_run(run)
-        verdicts = [dict(v) for v in opened.verdicts(row.run_id)]
+        found = [dict(v) for v in opened.verdicts(row.run_id)]
+        verdicts = [v for v in found if v["policy_digest"] == policy_digest or not policy_digest]
         reports = [e.body.get("report.html") for e in opened.evidence(row.run_id, "report")]
     report = reports[-1] if reports else None
-    code = worst([Decision(v["decision"]) for v in verdicts]).exit_code if verdicts else 0
+    code = worst([Decision(v["decision"]) for v in verdicts]).exit_code if verdicts else Decision.INCONCLUSIVE.exit_code
     document = {
         "schema": "kvgate.show/1",
         "run": row.run_id,
@@ -41,7 +47,7 @@ def show(
     }
     if json_out:
         print_json(document)
-        return 0
+        return code
     console = out_console()
     console.print(f"run {row.run_id}: {row.state}, {row.created}")
     if not verdicts:

@@ -21,7 +21,7 @@ class SuiteContext:
 
     Attributes:
         params: an instance of the suite's Params.
-        tokenize: the model's tokenizer (blocking).
+        tokenize: the model's tokenizer (blocking). tokenize_document: the same with the model's own beginning (BOS).
         context_tokens: context of one sequence in this run.
         files: the user's own inputs by name ("corpus", "golden"), if given.
     """
@@ -31,6 +31,11 @@ class SuiteContext:
     tokenize: Callable[[str], Tokens]
     context_tokens: int
     files: Mapping[str, Path] = field(default_factory=dict)
+    tokenize_document: Callable[[str], Tokens] | None = None
+
+    def document(self, text: str) -> Tokens:
+        """Ids of a whole document."""
+        return (self.tokenize_document or self.tokenize)(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from kvgate.core.deployment import Deployment, Note
-from kvgate.core.engine import Available, Lane, Launch, Missing, Tokens
+from kvgate.core.engine import Available, Lane, Launch, Missing
 from kvgate.core.errors import BadAnswer, EngineDied, EngineTimeout
 from kvgate.core.text import one_line
 from kvgate.enginefacts.facts import load
@@ -29,6 +29,9 @@ _POLL_S = 0.02
 MAX_REPLY_BYTES = 65536
 #: In the last line of a load, in all versions seen.
 _LOADED = "listening on http"
+#: Keeps an end of text and half a character from being chosen: the server gives such a token no probabilities. What it
+#: gives is from before the grammar (seen: equal to the last digit with and without).
+_PLAIN_TOKEN = {"grammar": "root ::= [ -~]+"}
 #: Cached prompts would make an answer depend on what was asked before.
 NO_PROMPT_CACHE = {"cache_prompt": False}
 
@@ -36,8 +39,7 @@ NO_PROMPT_CACHE = {"cache_prompt": False}
 class LlamaCppSession(OpenAISession):
     """One llama.cpp server that we started.
 
-    `tokenize` adds no special tokens and reads special words in the text as tokens; `tokenize_with_special` adds what
-    the model wants before a text (a BOS).
+    `tokenize` reads special words in the text as tokens, and adds the model's own beginning (BOS) only if asked to.
     """
 
     def __init__(
@@ -59,14 +61,6 @@ class LlamaCppSession(OpenAISession):
     async def deployment(self) -> Deployment:
         """From this process's load log; a new process is a new session."""
         return self._deployment
-
-    async def tokenize_with_special(self, text: str) -> Tokens:
-        """Ids of a text as the model wants to see its beginning."""
-        answer = await self.post_json("/tokenize", {"content": text, "add_special": True, "parse_special": True})
-        ids = answer.get("tokens") if isinstance(answer, Mapping) else None
-        if not isinstance(ids, list) or not all(type(i) is int for i in ids):
-            raise BadAnswer("/tokenize: no list of token ids", kind="bad_shape")
-        return Tokens(tuple(ids))
 
     async def lanes(self) -> Mapping[Lane, Available | Missing]:
         """Asked with tiny requests, but for what no build has."""
@@ -99,8 +93,9 @@ class LlamaCppSession(OpenAISession):
 
 
 def completion_of(ids: tuple[int, ...] | list[int], *, n_probs: int) -> dict[str, Any]:
-    """Body of a `/completion` for one token after `ids`, with the `n_probs` most likely."""
-    return {"prompt": list(ids), "n_predict": 1, "n_probs": n_probs, "temperature": 0.0, **NO_PROMPT_CACHE}
+    """Body of a `/completion` for the `n_probs` most likely tokens after `ids`; the chosen one means nothing."""
+    one = {"n_predict": 1, "n_probs": n_probs, "temperature": 0.0}
+    return {"prompt": list(ids), **one, **_PLAIN_TOKEN, **NO_PROMPT_CACHE}
 
 
 @asynccontextmanager

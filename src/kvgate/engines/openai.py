@@ -199,18 +199,26 @@ class OpenAISession:
 
     # -- tokens ---------------------------------------------------------------------------------------------
 
-    async def tokenize(self, text: str) -> Tokens:
-        """Token ids without special tokens; a guess (one id per four bytes) where the server has no tokenizer."""
+    async def tokenize(self, text: str, *, special: bool = False) -> Tokens:
+        """Token ids; a guess (one id per four bytes) where the server has no tokenizer.
+
+        `special` adds what the model expects at the beginning of a document.
+        """
         try:
-            return Tokens(await self._tokenize(text))
+            return Tokens(await self._tokenize(text, special=special))
         except BadAnswer as e:
             if e.status not in _NOT_HERE:
                 raise
         return Tokens(tuple(range(-(-len(text.encode("utf-8", "surrogatepass")) // 4))), exact=False)
 
-    async def _tokenize(self, text: str) -> tuple[int, ...]:
+    async def _tokenize(self, text: str, *, special: bool = False) -> tuple[int, ...]:
         # llama.cpp reads `content`, vLLM reads `prompt`; each leaves the other's fields alone.
-        body = {"content": text, "add_special": False, "prompt": text, "add_special_tokens": False}
+        body: dict[str, Any] = {
+            "content": text,
+            "add_special": special,
+            "prompt": text,
+            "add_special_tokens": special,
+        }
         if self._model is not None:
             body["model"] = self._model
         answer = await self.post_json("/tokenize", body)

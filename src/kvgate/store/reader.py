@@ -129,12 +129,12 @@ class Reader:
         return sorted(rows, key=lambda r: (r.kind, r.arm, r.sha256))
 
     def verdicts(self, run_id: str) -> Sequence[Mapping[str, Any]]:
-        """The newest revision of each verdict, in the order of judging: one for each candidate, policy and records."""
+        """The newest verdict of each candidate under each policy, in the order of judging."""
         with self._db.read() as c:
             rows = fetch(c, sa.select(t.verdicts).where(at(t.verdicts, run_id=run_id)))
         newest: dict[tuple[str, ...], Mapping[str, Any]] = {}
-        for r in sorted(rows, key=lambda r: (r["revision"], r["created"], r["candidate"])):
-            newest[(r["candidate"], r["policy_digest"], r["records_digest"])] = dict(r)
+        for r in sorted(rows, key=lambda r: (r["created"], r["revision"], r["candidate"])):
+            newest[(r["candidate"], r["policy_digest"])] = dict(r)
         return [r["body"] for r in sorted(newest.values(), key=lambda r: (r["created"], r["candidate"]))]
 
 

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from kvgate.core.engine import ArmId, Lane, Panel, Pass, Session
@@ -94,6 +96,15 @@ class Fidelity:
             "default": FidelityParams(decode_tokens=64),
         }
 
+    def check_files(self, files: Mapping[str, Path]) -> None:
+        """Read the person's corpus before anything starts; lengths need the tokenizer and come later.
+
+        Raises:
+            UserError: no folder, no texts, or a file that is not UTF-8.
+        """
+        if "corpus" in files:
+            read_corpus(files["corpus"])
+
     def cases(self, ctx: SuiteContext) -> Iterator[Case]:
         """One case a document. What was left out is listed in the first case's body under "skipped".
 
@@ -133,8 +144,10 @@ class Fidelity:
     def run_panel(self, panel: Panel, case: Case, base: ArmId, arms: Sequence[ArmId]) -> Sequence[PositionBlock]:
         """Both lanes of one document, every arm but the base.
 
+        An arm with degenerate logits (NaN, infinity) has no block; the campaign says what that means for it.
+
         Raises:
-            BadAnswer: degenerate logits, an arm or a row missing.
+            BadAnswer: degenerate logits of the base, an arm or a row missing.
             EngineError: as the panel raises it.
         """
         body = case.body
@@ -213,10 +226,25 @@ class _Lane:
             raise BadAnswer(f"the panel gave no {n} rows for {', '.join(missing) or 'an arm'}")
         targets = self.ids[self.at + 1 : self.at + 1 + n]
         # Before the next step: the rows are views of shared memory.
-        scored = score_arms(rows[self.base], {a: rows[a] for a in self.parts}, targets)
-        for arm, positions in scored.items():
+        for arm, positions in self._score(rows, targets).items():
             self.parts[arm].append(positions)
         self.at += n
+
+    def _score(self, rows: Mapping[ArmId, NDArray[np.float32]], targets: NDArray[np.int64]) -> dict[ArmId, Positions]:
+        """Positions of every arm that has them; an arm with degenerate logits leaves the lane, the others go on.
+
+        Raises:
+            BadAnswer: the base's own logits are degenerate, or no arm is left.
+        """
+        base = rows[self.base]
+        try:
+            return score_arms(base, {a: rows[a] for a in self.parts}, targets)
+        except BadAnswer:
+            if not np.isfinite(base).all():
+                raise
+        for arm in [a for a in self.parts if not np.isfinite(rows[a]).all()]:
+            del self.parts[arm]
+        return score_arms(base, {a: rows[a] for a in self.parts}, targets)
 
     def blocks(self, case_id: str, how: Pass, start: int) -> list[PositionBlock]:
         out = []
@@ -243,7 +271,7 @@ def _choose(
     for document in corpus.documents:
         if taken[document.category] == params.documents_per_category:
             continue
-        tokens = ctx.tokenize(document.text)
+        tokens = ctx.document(document.text)
         if not tokens.exact:
             raise LaneUnavailable("the engine has no tokenizer that gives exact token ids")
         longest = max(longest, len(tokens.ids))

@@ -67,6 +67,15 @@ class Golden:
         """smoke: 12 prompts x 48 tokens. default: all prompts, each up to its own limit."""
         return {"smoke": GoldenParams(prompts=12, max_tokens=48), "default": GoldenParams()}
 
+    def check_files(self, files: Mapping[str, Path]) -> None:
+        """Read the person's file before anything starts.
+
+        Raises:
+            UserError: file and line of what is wrong.
+        """
+        if "golden" in files:
+            read_prompts(files["golden"])
+
     def cases(self, ctx: SuiteContext) -> Iterator[Case]:
         """One case a prompt, in the order of the file.
 

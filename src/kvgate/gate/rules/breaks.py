@@ -71,11 +71,19 @@ class Breaks(BaseRule):
             return untested(spec, evidence, names[0], "its three metrics are a test and two counts")
         if not confirmed.n or confirmed.value is None or critical.value is None:
             return untested(spec, evidence, names[1], confirmed.why or critical.why or "no prompt was compared")
-        return _decide(spec, setting, net, confirmed, round(critical.value), summary)
+        open_ = find(spec, evidence, f"{spec.params.prefix}.undecided_breaks")
+        undecided = open_.measure.value if open_ is not None and isinstance(open_.measure, Estimate) else 0.0
+        return _decide(spec, setting, net, confirmed, round(critical.value), round(undecided or 0.0), summary)
 
 
 def _decide(
-    spec: RuleSpec, setting: Setting, net: Test, confirmed: Estimate, critical: int, summary: Summary
+    spec: RuleSpec,
+    setting: Setting,
+    net: Test,
+    confirmed: Estimate,
+    critical: int,
+    undecided: int,
+    summary: Summary,
 ) -> Finding:
     prompts, seen = confirmed.n, round(confirmed.value or 0)
     breaks = round((net.n + net.statistic) / 2)
@@ -89,6 +97,9 @@ def _decide(
     elif seen > 0:
         status, message = Status.INCONCLUSIVE, f"exact McNemar p = {number_text(net.p)} does not decide"
         n, why = prompts_to_decide(max(breaks, 0), max(repairs, 0), max(prompts, net.n), alpha=setting.alpha)
+    elif undecided > 0:
+        status, message = Status.INCONCLUSIVE, f"{undecided} more broke, and the reruns that would confirm them failed"
+        why = "the reruns decide: find out why they failed"
     else:
         status, message = Status.PASS, "none to explain"
     return spec.finding(

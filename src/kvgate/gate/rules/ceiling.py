@@ -10,6 +10,7 @@ from pydantic import model_validator
 
 from kvgate.core.estimate import Estimate
 from kvgate.core.suite import Summary
+from kvgate.core.units import number_text
 from kvgate.core.verdict import CandidateEvidence, Finding, Status
 from kvgate.gate.rule import (
     BaseRule,
@@ -84,6 +85,19 @@ class Ceiling(BaseRule):
             return e
         status, why = judge_ceiling(e, params.limit, alpha=setting.alpha)
         n, decide_why = (None, "")
+        loudest = _loudest_floor(found.summary, metric) if params.on_excess else None
+        if status is Status.PASS and loudest is not None and loudest > params.limit:
+            # What a base adds to itself and what a candidate adds to it cannot be told apart beyond this.
+            status, why = Status.INCONCLUSIVE, f"is small, but the base differs from itself by {number_text(loudest)}"
+            return spec.finding(
+                status,
+                f"{metric} excess over the floor {why}, more than the limit of {params.limit:g}",
+                metric=metric,
+                observed=e,
+                threshold=params.limit,
+                decide_why="a quieter base would decide",
+                blind_spot=blind_spot(spec, found.summary),
+            )
         if status is Status.INCONCLUSIVE:
             n, decide_why = clusters_to_decide(e, params.limit, alpha=setting.alpha)
         return spec.finding(
@@ -96,6 +110,12 @@ class Ceiling(BaseRule):
             decide_why=decide_why,
             blind_spot=blind_spot(spec, found.summary),
         )
+
+
+def _loudest_floor(summary: Summary, metric: str) -> float | None:
+    """The largest of the metric over the floor arms."""
+    values = [m.value for arm in summary.floor.values() if isinstance(m := arm.get(metric), Estimate)]
+    return max((v for v in values if v is not None), default=None)
 
 
 RULE = Ceiling()

@@ -75,7 +75,8 @@ class Outcome:
     """One prompt of one candidate after everything.
 
     Attributes:
-        confirmed: a break that counts. undecided: reruns are missing. noisy: floor arms that break here too.
+        confirmed: a break that counts: reproduced, and the floor arms that answered are clean.
+        undecided: reruns, or the answer of every floor arm, are missing. noisy: floor arms that break here too.
         repair: a repair that counts. base_cut: the base's first answer ran into the token limit.
     """
 
@@ -98,14 +99,16 @@ def outcomes(records: Records, candidate: str) -> list[Outcome]:
         floors = {f: p for f in records.floors if f != candidate and (p := pair_of(records, f, case_id)) is not None}
         noisy = tuple(f for f, p in floors.items() if p.break_class)
         broken = bool(pair.break_class)
+        # Floor arms that were to run and gave no answer leave it open; a policy without any has nothing to ask.
+        asked = bool(floors) or not records.floors
         # "Broken like the base": the floor arm did not repair what the base has broken.
         stuck = [f for f, p in floors.items() if not p.repaired]
         found.append(
             Outcome(
                 case,
                 pair,
-                confirmed=broken and pair.confirmed is True and not noisy,
-                undecided=broken and pair.confirmed is None and not noisy,
+                confirmed=broken and pair.confirmed is True and asked and not noisy,
+                undecided=broken and not noisy and (pair.confirmed is None or (pair.confirmed and not asked)),
                 noisy=noisy if broken else (),
                 repair=pair.repaired and (bool(stuck) or not floors),
                 base_cut=answers(records.raws[records.base, case_id])[0].cut,
@@ -136,6 +139,6 @@ def reruns(records: Records) -> list[Work]:
     for candidate in records.candidates:
         for outcome in outcomes(records, candidate):
             n = len(records.raws[candidate, outcome.case.id])
-            if outcome.undecided and n < MAX_RUNS:
+            if outcome.undecided and outcome.pair.confirmed is None and n < MAX_RUNS:
                 work.append(Work(candidate, outcome.case.id, n))
     return work

@@ -4,6 +4,7 @@ golden.net_breaks         exact McNemar, confirmed breaks against repairs
 golden.confirmed_breaks   prompts, also by class; golden.critical_breaks: those tagged critical
 golden.break_rate         confirmed breaks among prompts that could break (Wilson)
 golden.unconfirmed_breaks broke once and not again, or on a floor arm too; golden.repairs
+golden.undecided_breaks   broke, and the reruns or the floor arms that would decide are missing
 golden.changed_texts      share of prompts whose text or calls differ from the base's (Wilson)
 golden.text_similarity    mean word similarity (difflib), bootstrap over prompts
 golden.drift              share with soft drift: numbers, argument values, length
@@ -77,6 +78,7 @@ def _break_metrics(found: Sequence[Outcome], testable: Sequence[Outcome]) -> dic
         "golden.confirmed_breaks": _count(len(confirmed), n),
         "golden.critical_breaks": _count(sum(o.confirmed for o in critical), len(critical)),
         "golden.unconfirmed_breaks": _count(sum(bool(o.pair.break_class) and not o.confirmed for o in found), n),
+        "golden.undecided_breaks": _count(sum(o.undecided for o in found), n),
         "golden.repairs": _count(repairs, len(found)),
         "golden.break_rate": wilson(len(confirmed), n, LEVEL),
     }
