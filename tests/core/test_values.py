@@ -70,6 +70,10 @@ def test_case_ids_are_the_content() -> None:
     assert a == Case.make("s", cluster="c", body={"x": 1})
     assert a.id != Case.make("s", cluster="c", body={"x": 2}).id
     assert a.id != Case.make("s", cluster="d", body={"x": 1}).id
+    # llama.cpp's grammar asks for a schema's properties in their order: two orders are two questions.
+    assert (
+        Case.make("s", cluster="c", body={"x": 1, "y": 2}).id != Case.make("s", cluster="c", body={"y": 2, "x": 1}).id
+    )
 
 
 def test_texts_of_numbers() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
-from store_samples import begin, case, deployment
+from store_samples import SUITE, begin, case, deployment
 
 from kvgate.core.deployment import Engaged, Engagement
 from kvgate.core.errors import StoreError, UserError
@@ -148,6 +149,16 @@ def test_equal_deployments_are_stored_once(store: Store) -> None:
         assert store.arms(run_id)[0].deployment == deployment(pid=pid)
     with store._db.read() as c:
         assert c.exec_driver_sql("SELECT count(*) FROM deployments").scalar() == 1
+
+
+def test_a_case_keeps_the_order_of_its_keys(store: Store) -> None:
+    """A resumed run asks the same question: a schema's grammar follows the order of its properties."""
+    body = {"schema": {"room": 1, "device": 2, "a": {"z": 1, "b": 2}}}
+    run_id = begin(store, [made := Case.make(SUITE, cluster="c", body=body)])
+
+    again = store.cases(run_id, made.suite)[made.id]
+
+    assert json.dumps(again.body) == json.dumps(body)
 
 
 def test_cases_are_idempotent(store: Store) -> None:

@@ -61,6 +61,13 @@ def pack_json(value: Any, what: str) -> bytes:
     return zlib.compress(canonical(value, what).encode("utf-8", "surrogatepass"))
 
 
+def pack_json_in_order(value: Any, what: str) -> bytes:
+    """The same with keys in the order they have: an engine's grammar follows the order of a schema's properties."""
+    canonical(value, what)  # raises for what is no JSON
+    text = json.dumps(_plain(value, what), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return zlib.compress(text.encode("utf-8", "surrogatepass"))
+
+
 def unpack_json(blob: bytes, where: str) -> Any:
     """The value back.
 

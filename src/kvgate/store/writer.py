@@ -12,7 +12,7 @@ from kvgate.core.deployment import Deployment
 from kvgate.core.errors import StoreError
 from kvgate.core.observation import Case, PositionBlock, Raw, Work, content_digest
 from kvgate.store import schema as t
-from kvgate.store.columns import NotJson, canonical, pack_json, unpack_json, without_passwords
+from kvgate.store.columns import NotJson, canonical, pack_json, pack_json_in_order, unpack_json, without_passwords
 from kvgate.store.database import Database
 from kvgate.store.keys import at, at_work, fetch, insert, work_key
 from kvgate.store.rows import ArmRow
@@ -65,7 +65,7 @@ class Writer:
                 "cluster": case.cluster,
                 "bucket": case.bucket,
                 "category": case.category,
-                "body": pack_json(case.body, f"case {case.id}"),
+                "body": pack_json_in_order(case.body, f"case {case.id}"),
             }
             if rows.setdefault((case.suite, case.id), row) != row:
                 raise StoreError(f"{case.suite}: two different cases have the id {case.id}")
