@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kvgate.core.engine import Attach
+from kvgate.core.engine import Attach, Generate
 from kvgate.core.errors import BadAnswer, EngineDied, EngineTimeout, UserError
 from kvgate.engines._http import HttpClient, check_url
 from kvgate.engines.openai import OpenAISession
@@ -106,6 +106,17 @@ def test_silence_ends_at_the_time_limit() -> None:
     """A server that accepts and says nothing is EngineTimeout."""
     with pytest.raises(EngineTimeout):
         get(b"", timeout_s=0.2, hold_open=True)
+
+
+def test_the_first_generation_keeps_its_own_time_limit() -> None:
+    """The question for the model's name, asked before it, ends with the request's limit and not the session's."""
+
+    async def ask() -> None:
+        async with serving(b"", hold_open=True) as (url, _), OpenAISession(url, timeout_s=20.0) as s:
+            await s.generate(Generate(prompt="hi", timeout_s=0.2))
+
+    with pytest.raises(EngineTimeout, match=r"within 0\.2 s"):
+        asyncio.run(ask())
 
 
 def test_nobody_there_is_a_dead_engine() -> None:

@@ -196,6 +196,9 @@ def test_panel_and_server_agree_at_one_position(
                 await check_panel_agrees(panel, "q8_0", session, ids[:100])
             with pytest.raises(LaneUnavailable, match="compared after 64 to 256 tokens"):
                 await check_panel_agrees(panel, "base", session, ids[:63])
+            psutil.Process((await session.deployment()).note.pid or 0).kill()
+            with pytest.raises(LaneUnavailable, match=r"server gave no position.*signal 9"):
+                await check_panel_agrees(panel, "base", session, ids[:100])
 
     asyncio.run(compare())
 

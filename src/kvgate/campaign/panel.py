@@ -74,13 +74,15 @@ async def _verify(run: RunContext, panel: Panel, base: ArmSession, work: dict[st
 
     Raises:
         LaneUnavailable: they differ, or there is no server to hold the panel against.
+        EngineError: the panel failed; it can be started again.
     """
     case = next(run.cases[name][w.case_id] for name, items in work.items() for w in items)
     ids = list(case.body["ids"])[:VERIFY_TOKENS]
     try:
-        nat = await run.driver.verify_panel(panel, BASE, await base.get(), ids)
+        server = await base.get()
     except EngineError as e:
         raise LaneUnavailable(f"the base's server gave no position to compare with: {e}") from e
+    nat = await run.driver.verify_panel(panel, BASE, server, ids)
     if nat is not None:
         run.store.add_evidence(run.run_id, "panel", BASE, {"max_difference_nat": nat, "tokens": len(ids)})
         run.progress.note(f"panel and server agree at one position within {nat:.1e} nat")

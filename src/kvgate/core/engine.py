@@ -242,7 +242,9 @@ class Driver(Protocol):
         None where an engine has nothing to compare with.
 
         Raises:
-            LaneUnavailable: they differ by more than rounding; the panel does not compute what the server does.
+            LaneUnavailable: they differ by more than rounding (the panel does not compute what the server does), or
+                the server gave nothing to compare with.
+            EngineError: the panel failed.
         """
         ...
 

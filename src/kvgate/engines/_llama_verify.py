@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kvgate.core.engine import ArmId, Pass
-from kvgate.core.errors import BadAnswer, LaneUnavailable
+from kvgate.core.errors import BadAnswer, EngineError, LaneUnavailable
 from kvgate.engines._llama_panel import LlamaCppPanel
 from kvgate.engines._llama_serving import LlamaCppSession, completion_of
 
@@ -48,8 +48,9 @@ async def check_panel_agrees(panel: LlamaCppPanel, base: ArmId, session: LlamaCp
     Empties every arm's cache.
 
     Raises:
-        LaneUnavailable: they differ by more than `MAX_NAT`, or the text is too short or too long for one step.
-        EngineError: the server or the panel failed.
+        LaneUnavailable: they differ by more than `MAX_NAT`, the text is too short or too long for one step, or the
+            server gave no answer to compare with.
+        EngineError: the panel failed.
     """
     if not MIN_TOKENS <= len(ids) <= panel.max_rows:
         raise LaneUnavailable(
@@ -57,7 +58,11 @@ async def check_panel_agrees(panel: LlamaCppPanel, base: ArmId, session: LlamaCp
         )
     panel.begin(ids)
     row = panel.step(len(ids), Pass.PREFILL)[base][-1]
-    difference = largest_difference(row, await server_logprobs(session, ids))
+    try:
+        theirs = await server_logprobs(session, ids)
+    except EngineError as e:
+        raise LaneUnavailable(f"the base's server gave no position to compare with: {e}") from e
+    difference = largest_difference(row, theirs)
     if not difference <= MAX_NAT:
         raise LaneUnavailable(
             f"panel and server disagree by {difference:.2e} nat at one position (at most {MAX_NAT:g}): the panel does "

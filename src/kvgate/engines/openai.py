@@ -84,13 +84,13 @@ class OpenAISession:
 
     # -- plain requests -------------------------------------------------------------------------------------
 
-    async def get_json(self, path: str) -> Any:
+    async def get_json(self, path: str, *, timeout_s: float | None = None) -> Any:
         """GET a JSON value.
 
         Raises:
             EngineDied, EngineTimeout: nobody answers. BadAnswer: another status than 200, or not JSON.
         """
-        return self._json(await self._http.fetch("GET", path), path)
+        return self._json(await self._http.fetch("GET", path, timeout_s=timeout_s), path)
 
     async def post_json(self, path: str, body: Mapping[str, Any], *, timeout_s: float | None = None) -> Any:
         """POST a JSON object, get a JSON value; errors as `get_json`."""
@@ -141,11 +141,11 @@ class OpenAISession:
                 continue
         return describe(self._http.url, self._spelling, pages, self._log)
 
-    async def model_name(self) -> str:
+    async def model_name(self, *, timeout_s: float | None = None) -> str:
         """The model to ask for: the given one, else the first that the server lists, else "default"."""
         if self._model is None:
             try:
-                listed = await self.get_json("/v1/models")
+                listed = await self.get_json("/v1/models", timeout_s=timeout_s)
                 self._model = str(listed["data"][0]["id"])
             except (BadAnswer, LookupError, TypeError):
                 self._model = "default"
@@ -264,7 +264,7 @@ class OpenAISession:
         k = request.top_logprobs
         body: dict[str, Any] = {"temperature": request.temperature, "seed": request.seed}
         if request.messages is not None:
-            body |= {"model": await self.model_name(), "messages": list(request.messages)}
+            body |= {"model": await self.model_name(timeout_s=request.timeout_s), "messages": list(request.messages)}
             body |= {"max_tokens": request.max_tokens} | ({"logprobs": True, "top_logprobs": k} if k else {})
             return "/v1/chat/completions", body, chat_piece
         text = request.prompt if isinstance(request.prompt, str) else None
@@ -272,7 +272,8 @@ class OpenAISession:
         if text is None and await self._has_native():
             body |= {"n_predict": request.max_tokens, "return_tokens": True} | ({"n_probs": k} if k else {})
             return "/completion", body, native_piece
-        body |= {"model": await self.model_name(), "max_tokens": request.max_tokens} | ({"logprobs": k} if k else {})
+        body |= {"model": await self.model_name(timeout_s=request.timeout_s), "max_tokens": request.max_tokens}
+        body |= {"logprobs": k} if k else {}
         return "/v1/completions", body, completion_piece
 
     async def _has_native(self) -> bool:
