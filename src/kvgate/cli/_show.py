@@ -77,7 +77,8 @@ def number(mib: float | None) -> str:
 def _print_capacity(console: Console, view: RunView) -> None:
     table = Table(title="KV cache per recipe", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("recipe", "as run", "B/token", "ratio", "predicted MiB", "engine's log"):
-        table.add_column(name, justify="left" if name in ("recipe", "as run") else "right")
+        # Narrow terminals break a number over two lines; a number that is cut off would be another number.
+        table.add_column(name, justify="left" if name in ("recipe", "as run") else "right", overflow="fold")
     for row in view.capacity:
         predicted = sum(k + v for _, _, k, v in row.predicted)
         total = logged_mib(view, row.recipe)
@@ -105,10 +106,10 @@ def _print_results(console: Console, view: RunView) -> None:
     table = Table(
         title="Results (90 % intervals)", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0)
     )
-    table.add_column("metric", no_wrap=True)
-    table.add_column("floor", justify="right")
+    table.add_column("metric", overflow="fold")
+    table.add_column("floor", justify="right", overflow="fold")
     for candidate in view.evidence:
-        table.add_column(candidate, justify="right")
+        table.add_column(candidate, justify="right", overflow="fold")
     for metric in SHOWN:
         cells = []
         for evidence in view.evidence.values():

@@ -17,23 +17,34 @@ from kvgate.core.units import duration_text
 
 #: A pipe or a CI log gets one line at most this often.
 PLAIN_EVERY_S = 10.0
+#: A terminal that says it has fewer columns (or none at all) gets broken lines, not an empty page.
+LEAST_COLUMNS = 40
 
 
 def out_console() -> Console:
     """Where results go."""
-    return Console(highlight=False, markup=False, emoji=False)
+    return _wide_enough(Console(highlight=False, markup=False, emoji=False))
+
+
+def _wide_enough(console: Console) -> Console:
+    if console.width < LEAST_COLUMNS:
+        console.width = LEAST_COLUMNS
+    return console
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """One document on stdout; NaN and infinity are an error, not a token that other parsers refuse."""
-    sys.stdout.write(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+    """One document on stdout; NaN and infinity are an error, not a token that other parsers refuse.
+
+    In ASCII, which is the same document under any locale, and holds a file name that is not Unicode.
+    """
+    sys.stdout.write(json.dumps(document, allow_nan=False, indent=1) + "\n")
 
 
 class TerminalProgress:
     """A bar where there is a terminal, plain lines where there is none."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        self._console = _wide_enough(Console(stderr=True, highlight=False, markup=False, emoji=False))
         self._bar = Progress(
             BarColumn(bar_width=24),
             TextColumn("{task.percentage:>3.0f} %", markup=False),

@@ -12,19 +12,23 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
-from typing import NoReturn
-
-import typer
+from typing import TYPE_CHECKING, NoReturn
 
 import kvgate.cli
-from kvgate.core.errors import EngineError, KvgateError, StoreError, UserError
+from kvgate.cli._process import end_on_signals, guard_streams, ignore_signals
+from kvgate.core.errors import KvgateError, UserError
+
+if TYPE_CHECKING:
+    import typer
 
 USAGE, INVALID, INTERRUPTED = 2, 4, 130
+_INTERRUPTED = "interrupted; the same command goes on where it stopped"
 
 
 def build_app() -> typer.Typer:
     """The application with every verb in `cli/` registered, in name order."""
+    import typer  # takes long enough for a Ctrl-C, so only once that is handled
+
     app = typer.Typer(
         name="kvgate",
         help="May I store the KV cache in FP8, q8_0 or smaller, on my model, engine build and context lengths?",
@@ -50,22 +54,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = build_app()(args=list(argv) if argv is not None else None, prog_name="kvgate", standalone_mode=False)
     except KeyboardInterrupt:
-        return _say("interrupted; the same command goes on where it stopped", INTERRUPTED)
+        return _say(_INTERRUPTED, INTERRUPTED)
     except UserError as e:
         return _say(str(e), USAGE)
-    except (StoreError, EngineError) as e:
-        return _say(str(e), INVALID)
     except KvgateError as e:
         return _say(str(e), INVALID)
-    except BrokenPipeError:
-        return 0
     except Exception as e:
         # typer carries its own copy of click's exceptions from 0.29 on; both have format_message.
         if hasattr(e, "format_message"):
             return _say(f"{e.format_message()} (see kvgate --help)", USAGE)
         if type(e).__name__ == "Abort":
-            return _say("interrupted", INTERRUPTED)
+            return _say(_INTERRUPTED, INTERRUPTED)
         return _say(f"internal error: {type(e).__name__}: {e}; traceback in {_keep_traceback()}", INVALID)
+    if code == INTERRUPTED:  # typer has caught the KeyboardInterrupt
+        return _say(_INTERRUPTED, INTERRUPTED)
     return code if isinstance(code, int) else 0
 
 
@@ -76,12 +78,24 @@ def _say(text: str, code: int) -> int:
     return code
 
 
-def _keep_traceback() -> Path:
-    with tempfile.NamedTemporaryFile("w", prefix="kvgate-", suffix=".txt", delete=False) as f:
-        traceback.print_exc(file=f)
-    return Path(f.name)
+def _keep_traceback() -> str:
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="kvgate-", suffix=".txt", delete=False) as f:
+            traceback.print_exc(file=f)
+    except OSError as e:
+        return f"no file: {e.strerror or e}"
+    return f.name
 
 
 def run() -> NoReturn:
     """Console script."""
-    sys.exit(main())
+    guard_streams()
+    end_on_signals()
+    code = main()
+    try:
+        sys.stdout.flush()
+    except KvgateError as e:
+        code = _say(str(e), INVALID)
+    sys.stderr.flush()
+    ignore_signals()
+    sys.exit(code)
