@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -16,6 +17,25 @@ from typing import Protocol
 
 from kvgate.core.errors import StoreBusy, StoreError
 from kvgate.store.faults import faults
+
+
+def owner_name(pid: int, host: str) -> str:
+    """What a holder is called, in messages and in the run's row."""
+    return f"pid {pid} on {host}"
+
+
+def is_gone(owner: str) -> bool:
+    """True if `owner` was a process of this machine that has ended; for the eye only, a pid may be given again."""
+    found = re.fullmatch(r"pid (\d+) on (.*)", owner, re.DOTALL)
+    if found is None or found[2] != socket.gethostname():
+        return False
+    try:
+        os.kill(int(found[1]), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
 
 
 class Lease(Protocol):
@@ -44,11 +64,11 @@ class FileLease:
             fd = _take(path)
         _descriptors.add(fd)
         try:
-            owner = {"pid": os.getpid(), "host": socket.gethostname()}
+            pid, host = os.getpid(), socket.gethostname()
             with faults(str(self._folder)):
                 os.ftruncate(fd, 0)
-                os.pwrite(fd, json.dumps(owner).encode(), 0)
-            yield f"pid {owner['pid']} on {owner['host']}"
+                os.pwrite(fd, json.dumps({"pid": pid, "host": host}).encode(), 0)
+            yield owner_name(pid, host)
         finally:
             if fd in _descriptors:
                 _descriptors.discard(fd)

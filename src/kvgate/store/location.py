@@ -50,6 +50,8 @@ def path_of(location: str | Path) -> Path:
         return Path(os.path.abspath(path / "kvgate.db" if path.is_dir() else path))  # noqa: PTH100 - keeps links
     except RuntimeError as e:
         raise UserError(f"store {text!r}: {e}", fix=FIX) from e
+    except OSError as e:
+        raise UserError(f"store {text[:200]!r}: {e.strerror or e}", fix=FIX) from e
 
 
 def make_private(path: Path, *, ours: bool) -> None:

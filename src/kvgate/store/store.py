@@ -19,7 +19,7 @@ from kvgate.store.columns import canonical, without_passwords
 from kvgate.store.database import Database
 from kvgate.store.judged import Judged
 from kvgate.store.keys import at, now_text
-from kvgate.store.lease import Lease
+from kvgate.store.lease import Lease, is_gone
 from kvgate.store.reader import Reader
 from kvgate.store.rows import RUN_STATES, RunRow
 from kvgate.store.writer import Redact, Writer
@@ -155,13 +155,16 @@ class Store(Writer, Judged, Reader):
 
 
 def _run(row: Any) -> RunRow:
+    state, owner = row["state"], row["lease_owner"] or ""
+    # A killed process cannot say that it has stopped.
+    killed = state == "running" and is_gone(owner)
     return RunRow(
         run_id=row["run_id"],
         key=row["key"],
         created=row["created"],
-        state=row["state"],
+        state="interrupted" if killed else state,
         manifest=row["manifest"],
-        lease_owner=row["lease_owner"] or "",
+        lease_owner=owner,
         lease_until=row["lease_until"] or "",
     )
 
