@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +24,7 @@ from kvgate.campaign.progress import Meter, Progress
 from kvgate.campaign.serving import ArmSession, outstanding, run_arm
 from kvgate.campaign.spec import CheckSpec
 from kvgate.core.engine import Lane, Missing, Tokens
-from kvgate.core.errors import EngineError, EngineTimeout, LaneUnavailable, UserError
+from kvgate.core.errors import EngineError, EngineTimeout, KvgateError, LaneUnavailable, UserError
 from kvgate.core.observation import Case, Records
 from kvgate.core.suite import Suite, SuiteContext
 from kvgate.core.verdict import Decision, Verdict, worst
@@ -69,20 +71,45 @@ def check(spec: CheckSpec, progress: Progress) -> Outcome:
     ready = prepare(spec)
     begun = time.monotonic()
     with open_store(spec.store) as store, store.lease(ready.key):
+        _make_folder(_reports(spec, store))
         run = _begin(ready, store, progress)
         try:
             asyncio.run(_observe(run))
             outcome = _judge(run, ready, time.monotonic() - begun)
-        except KeyboardInterrupt:
-            store.set_state(run.run_id, "interrupted")
-            raise
         except UserError:
             # Found only with the model's tokenizer at hand, e.g. a prompt that does not fit; nothing was measured.
             if not run.seen_before:
                 store.set_state(run.run_id, "invalid")
             raise
+        except BaseException:
+            # Nobody works on it any more; whether that can be noted depends on what happened (a full disk).
+            with suppress(KvgateError):
+                store.set_state(run.run_id, "interrupted")
+            raise
         store.set_state(run.run_id, _end_state(run, outcome))
         return outcome
+
+
+def _reports(spec: CheckSpec, store: Store) -> Path:
+    return spec.out or store.folder / "reports"
+
+
+def _make_folder(folder: Path) -> None:
+    """A report that cannot be written must be known before minutes of work, not after.
+
+    Raises:
+        UserError: no folder, and none can be made there.
+    """
+    try:
+        str(folder).encode("utf-8")
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        reason = "" if os.access(folder, os.W_OK | os.X_OK) else "Permission denied"
+    except UnicodeEncodeError:
+        reason = "its name is not valid UTF-8, which no document could repeat"
+    except OSError as e:
+        reason = e.strerror or str(e)
+    if reason:
+        raise UserError(f"reports cannot be written into {str(folder)[:200]!r}: {reason}", fix="name a folder by --out")
 
 
 def _end_state(run: RunContext, outcome: Outcome) -> str:
@@ -228,7 +255,7 @@ def _judge(run: RunContext, ready: Prepared, duration_s: float) -> Outcome:
     for verdict in verdicts:
         run.store.save_verdict(run.run_id, verdict)
     view = _view(run, ready, records, evidence, verdicts, duration_s)
-    folder = (run.spec.out or run.store.folder / "reports") / run.run_id
+    folder = _reports(run.spec, run.store) / run.run_id
     files = write_all(view, folder)
     run.store.add_evidence(run.run_id, "report", "", {k: str(v) for k, v in files.items()})
     return Outcome(view, files)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,8 +69,8 @@ def prepare(spec: CheckSpec) -> Prepared:
     suites, params = choose_suites(preset, spec.suites)
     files = {name: path for name, path in (("corpus", spec.corpus), ("golden", spec.golden)) if path is not None}
     for name, path in files.items():
-        if not path.exists():
-            raise UserError(f"--{name} {path} does not exist", fix="give an existing path")
+        if not _exists(path):
+            raise UserError(f"--{name} {str(path)[:200]} does not exist", fix="give an existing path")
     for suite in suites.values():
         check_files = getattr(suite, "check_files", None)
         if check_files is not None:
@@ -109,17 +110,34 @@ def run_key(
             "options": [dict(a.launch.engine_options) for a in arms],
             "preset": [[n, s.version, params[n].model_dump(mode="json")] for n, s in suites.items()],
             "preset_name": preset,
-            "files": {n: _tree_digest(p) for n, p in files.items()},
+            "files": {n: _tree_digest(n, p) for n, p in files.items()},
             "context": context,
             "seed": spec.seed,
         }
     )
 
 
-def _tree_digest(path: Path) -> str:
-    """Digest of a file, or of every file below a folder with its relative name."""
-    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name longer than the file system takes
+        return False
+
+
+def _tree_digest(name: str, path: Path) -> str:
+    """Digest of a file, or of every file below a folder with its relative name.
+
+    Raises:
+        UserError: something in it cannot be read; `name` is the option that gave it.
+    """
     h = hashlib.sha256()
-    for p in files:
-        h.update(str(p.relative_to(path.parent)).encode() + b"\0" + hashlib.sha256(p.read_bytes()).digest())
+    try:
+        files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+        for p in files:
+            with p.open("rb") as f:
+                inner = hashlib.file_digest(f, "sha256").digest()
+            h.update(os.fsencode(p.relative_to(path.parent)) + b"\0" + inner)
+    except OSError as e:
+        where = e.filename or path
+        raise UserError(f"--{name}: {where} cannot be read: {e.strerror}", fix="make it readable, or move it") from e
     return h.hexdigest()

@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 #: Context for one sequence when the person names none. Smoke's longest case is a needle of 512 tokens.
 SMOKE_CONTEXT_TOKENS = 1024
 DEFAULT_CONTEXT_TOKENS = 4096
+#: What every engine takes as a sampler's seed: llama.cpp's is 32 bits wide, and its largest value means "at random".
+MAX_SEED = 2**31 - 1
 
 
 def usable_threads() -> int:
@@ -41,7 +43,7 @@ class CheckSpec(BaseModel):
     suites: tuple[str, ...] = ()
     context_tokens: int | None = None
     threads: int | None = None
-    seed: int = 0
+    seed: int = Field(0, ge=0, le=MAX_SEED)
     corpus: Path | None = None
     golden: Path | None = None
     engine_python: Path | None = None

@@ -23,7 +23,7 @@ def check(
     suite: Annotated[list[str] | None, typer.Option("--suite", help="Run only this suite (repeatable).")] = None,
     context: Annotated[int | None, typer.Option(min=256, help="Context of one sequence, in tokens.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of the engine.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of cases and sampling.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, metavar="<int>", help="Seed of cases and sampling.")] = 0,
     corpus: Annotated[Path | None, typer.Option(help="Folder of texts; each sub-folder is a category.")] = None,
     golden: Annotated[Path | None, typer.Option(help="JSONL of OpenAI-format chats, one a line.")] = None,
     engine_python: Annotated[Path | None, typer.Option(help="Interpreter that owns the engine's package.")] = None,

@@ -40,7 +40,10 @@ def write_all(view: RunView, folder: Path, *, outputs: bool = True) -> Mapping[s
         for name, text in documents.items():
             _replace(paths[name], text)
     except OSError as error:
-        raise StoreError(f"cannot write the report into {folder}: {error.strerror or error}") from error
+        raise StoreError(
+            f"cannot write the report into {folder}: {error.strerror or error}; "
+            "what was measured is kept: make room, or name another folder with --out, and run the same command again"
+        ) from error
     return paths
 
 

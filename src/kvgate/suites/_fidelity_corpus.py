@@ -18,6 +18,8 @@ from kvgate.core.errors import UserError
 SUFFIXES = (".txt", ".md")
 #: A document beyond this is read no further than its size: it would be cut at the context anyway.
 MAX_DOCUMENT_BYTES = 8 * 2**20
+#: A folder beyond these is no corpus but a disk.
+MAX_DOCUMENTS, MAX_CORPUS_BYTES = 10_000, 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,25 +44,32 @@ def read_corpus(folder: Path | None) -> Corpus:
     """The user's corpus, or the one that comes with kvgate.
 
     Raises:
-        UserError: no such folder, no text file in it, a file that is not UTF-8 or cannot be read.
+        UserError: no such folder, no text file in it, too much in it, a file that is not UTF-8 or cannot be read, a
+            name that is not UTF-8.
     """
     if folder is None:
         return _shipped()
     if not folder.is_dir():
         kind = "is not a folder" if folder.exists() else "does not exist"
         raise UserError(f"corpus {folder} {kind}", fix="give a folder with one sub-folder of .txt files per category")
-    documents, skipped = [], []
+    documents, skipped, total_bytes = [], [], 0
     for path in _text_files(folder):
-        name = path.relative_to(folder).as_posix()
+        name = _name(path, folder)
         try:
-            if path.stat().st_size > MAX_DOCUMENT_BYTES:
+            size_bytes = path.stat().st_size
+            if size_bytes > MAX_DOCUMENT_BYTES:
                 skipped.append(f"{name}: larger than 8 MiB; split it")
                 continue
+            total_bytes += size_bytes
+            if total_bytes > MAX_CORPUS_BYTES:
+                raise UserError(f"corpus {folder} holds over {MAX_CORPUS_BYTES >> 20} MiB", fix="give a sample")
             documents.append(Document(name, _category(name), _decode(path.read_bytes(), path)))
         except OSError as e:
             raise UserError(f"corpus file {path} cannot be read: {e.strerror}", fix="check its permissions") from e
     if not documents and not skipped:
         raise UserError(f"corpus {folder} holds no text file", allowed=SUFFIXES, fix="put texts into category folders")
+    if not documents:
+        raise UserError(f"corpus {folder} holds no usable text: {skipped[0]}")
     return Corpus(str(folder), tuple(documents), tuple(skipped))
 
 
@@ -81,14 +90,27 @@ def _children(folder: Traversable) -> Iterator[Traversable]:
 
 
 def _text_files(folder: Path) -> list[Path]:
-    found = [
-        path
-        for path in folder.rglob("*")
-        if path.suffix.lower() in SUFFIXES
-        and path.is_file()
-        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    ]
+    found: list[Path] = []
+    try:
+        for path in folder.rglob("*"):
+            hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+            if path.suffix.lower() in SUFFIXES and path.is_file() and not hidden:
+                found.append(path)
+            if len(found) > MAX_DOCUMENTS:
+                raise UserError(f"corpus {folder} holds over {MAX_DOCUMENTS:,} texts", fix="give a sample")
+    except OSError as e:
+        raise UserError(f"corpus {folder} cannot be read: {e.strerror}", fix="give a folder of text files") from e
     return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
+
+
+def _name(path: Path, folder: Path) -> str:
+    """The path inside the corpus; it names the document in the store and the report."""
+    name = path.relative_to(folder).as_posix()
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError as e:
+        raise UserError(f"the name of corpus file {name!r} is not valid UTF-8", fix="rename it") from e
+    return name
 
 
 def _decode(data: bytes, path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,11 @@ def read_prompts(path: Path | None) -> list[Prompt]:
     if path is None:
         return parse_prompts(files("kvgate.suites").joinpath("data/golden.jsonl").read_bytes(), "golden.jsonl")
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            # A pipe would be waited for, a device read without end; and a resumed run must read the same again.
+            raise UserError(f"{path}: not a regular file", fix="give a JSONL file with --golden")
+        if status.st_size > MAX_FILE_BYTES:
             raise UserError(f"{path}: over {MAX_FILE_BYTES >> 20} MiB", fix="split it, or take a sample")
         data = path.read_bytes()
     except OSError as e:
