@@ -88,14 +88,14 @@ def load_policy(name_or_path: str | Path) -> Policy:
         text = (resources.files("kvgate.gate") / "policies" / f"{name_or_path}.toml").read_text("utf-8")
         return parse_policy(text, str(name_or_path))
     path = Path(name_or_path)
-    if not path.is_file():
-        raise UserError(f"no policy {str(name_or_path)!r}", allowed=names, fix="or give the path of a TOML file")
     try:
+        if not path.is_file():
+            raise UserError(f"no policy {str(name_or_path)!r}", allowed=names, fix="or give the path of a TOML file")
         if path.stat().st_size > _MOST_BYTES:
             raise UserError(f"policy {path}: over {_MOST_BYTES} bytes", fix="a policy is a short TOML file")
         text = path.read_text("utf-8")
     except OSError as e:
-        raise UserError(f"policy {path}: {e.strerror or e}", fix="give a readable file") from e
+        raise UserError(f"policy {str(path)[:200]}: {e.strerror or e}", fix="give a readable file") from e
     except UnicodeDecodeError as e:
         raise UserError(f"policy {path}: not UTF-8 text", fix="save it as UTF-8") from e
     return parse_policy(text, str(path))
@@ -109,7 +109,7 @@ def parse_policy(text: str, where: str) -> Policy:
     """
     try:
         data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as e:
+    except (ValueError, RecursionError) as e:  # also an integer of more digits than Python reads
         raise UserError(f"policy {where}: not TOML: {e}", fix="see docs/gate.md for a policy") from e
     if data.get("schema") != SCHEMA:
         raise UserError(f"policy {where}: schema is {data.get('schema')!r}", allowed=(SCHEMA,))
