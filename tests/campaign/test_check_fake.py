@@ -215,3 +215,15 @@ def test_failed_work_gets_its_tries_again_after_a_kill(fake_check: Check) -> Non
     second = fake_check(script=script, suites=("needle", "fidelity"))
 
     assert second.view.run_id == first.view.run_id
+
+
+def test_the_default_policy_decides_with_all_suites(fake_check: Check) -> None:
+    """The full sets can pass a sound candidate and fail one that loses needles, through their own rules."""
+    lossy = {"per_recipe": {"q5_1": {"needle_decay_tokens": 300, "needle_decay_rate": 0.5}}}
+    outcome = fake_check(script=lossy, kv=("q8_0", "q5_1"), policy="default", context_tokens=1024)
+
+    assert decision(outcome, "q8_0") is Decision.PASS, messages(outcome)
+    assert outcome.view.verdicts[0].headline() == "PASS"
+    assert decision(outcome, "q5_1") is Decision.FAIL, messages(outcome)
+    failed = {f.rule for v in outcome.view.verdicts for f in v.findings if f.status is Status.FAIL}
+    assert "needle" in failed
