@@ -82,6 +82,9 @@ def test_builds_before_rotation_contradict_it() -> None:
 
     assert engaged.level is Engagement.CONTRADICTED
     assert "K rotation: asked for 64, the log says 0" in engaged.reason
+    assert engaged.reason.endswith("xllamacpp 0.2.14 is from before rotation, so write +none after the type")
+    new = DRIVER.engaged(made.expected, observed(made, "v0.2.14_q8_0_q4_0"))
+    assert "before rotation" not in new.reason, "a build that can rotate gets no such excuse"
     assert seen.identity.epoch == "rotation<2026-04-01"
 
 

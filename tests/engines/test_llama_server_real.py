@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import os
+import shutil
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,9 @@ from llama_kit import TEXT, launch
 
 from kvgate.core.deployment import Engagement
 from kvgate.core.engine import Available, Generate, Lane, Launch, Missing
-from kvgate.core.errors import EngineDied
+from kvgate.core.errors import EngineDied, LaneUnavailable
 from kvgate.core.geometry import ModelFiles
+from kvgate.engines._llama_panel import panel_of
 from kvgate.engines._llama_serving import LlamaCppSession, serve
 from kvgate.engines.llama_cpp import DRIVER
 from kvgate.models.resolve import model_files
@@ -134,6 +137,25 @@ def test_nothing_is_left_after_closing(model: ModelFiles) -> None:
     with pytest.raises(RuntimeError, match="the caller's own"):
         in_session(launch("native", model, context_tokens=256), fail)
     assert not psutil.pid_exists(pids[0])
+
+
+def test_a_model_file_that_changes_between_two_arms_is_noticed(model: ModelFiles, tmp_path: Path) -> None:
+    """Another byte of weights ends the next server and the next panel; a new date alone does not."""
+    path = tmp_path / "copy.gguf"
+    shutil.copyfile(model.path, path)
+    made = launch("native", model_files(path))
+    path.touch()
+    assert in_session(made, LlamaCppSession.deployment).identity.model_digest == model.digest
+    with path.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        last = file.read(1)[0]
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last ^ 1]))
+
+    with pytest.raises(EngineDied, match=r"copy\.gguf has changed"):
+        in_session(made, LlamaCppSession.deployment)
+    with pytest.raises(LaneUnavailable, match=r"copy\.gguf has changed"), panel_of({"base": made}):
+        pass
 
 
 def test_a_server_that_is_killed_is_a_dead_engine(model: ModelFiles) -> None:

@@ -58,6 +58,7 @@ class ModelFiles:
         digest: sha256 of the weights file.
         tokenizer_digest, template_digest: sha256 of the tokenizer's and chat template's metadata; None if absent.
         weights_dtype: as the file says ("Q4_1").
+        modified_ns: the file's time of change when it was read; None if nobody looked.
     """
 
     name: str
@@ -68,3 +69,4 @@ class ModelFiles:
     template_digest: str | None
     weights_dtype: str
     size_bytes: int
+    modified_ns: int | None = None

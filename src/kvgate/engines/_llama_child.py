@@ -14,9 +14,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import IO
 
-from kvgate.core.errors import UserError
+from kvgate.core.errors import EngineDied, UserError
+from kvgate.core.geometry import ModelFiles
 from kvgate.core.text import one_line
 from kvgate.engines._llama_log import last_words
+from kvgate.models.file_digest import file_sha256
 
 #: The start of a log holds the load; of what follows, the end is enough.
 HEAD_LINES, TAIL_LINES = 5000, 200
@@ -108,6 +110,24 @@ class Child:
         with contextlib.suppress(OSError):
             self.stdout.close()
         self.log.finish()
+
+
+def refuse_changed(model: ModelFiles) -> None:
+    """Ask after a load whether it was of the file that this run has read; each arm loads it anew.
+
+    A new time of change alone is no change: the content decides.
+
+    Raises:
+        EngineDied: the file is another one now, so the arms would not run the same model.
+    """
+    try:
+        now = model.path.stat()
+    except OSError as e:
+        raise EngineDied(f"the model file {model.path} is gone since this run has read it: {e.strerror}") from None
+    if model.modified_ns in (None, now.st_mtime_ns) and now.st_size == model.size_bytes:
+        return
+    if now.st_size != model.size_bytes or file_sha256(model.path) != model.digest:
+        raise EngineDied(f"the model file {model.path} has changed since this run has read it")
 
 
 def start_settings() -> dict[str, object]:

@@ -172,9 +172,10 @@ def engaged(expected: Expected, observed: Deployment) -> Engaged:
         ("V rotation", expected.v_rotation, seen.v_rotation, "rot_v"),
     ):
         if want is not None and want != got:
-            return _no(
-                f"{what}: asked for {want}, the log says {_said(got)}", _with(lines, mark) or _with(lines, "size =")
-            )
+            reason = f"{what}: asked for {want}, the log says {_said(got)}"
+            if "rotation" in what and got == 0 and not _rotates(observed.identity.version, load(ENGINE)):
+                reason += f"; {observed.identity.build} is from before rotation, so write +none after the type"
+            return _no(reason, _with(lines, mark) or _with(lines, "size ="))
     reason = _parts(expected, seen.parts)
     if reason:
         return _no(reason, _with(lines, "size ="))

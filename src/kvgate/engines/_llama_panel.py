@@ -26,7 +26,7 @@ from kvgate.core.engine import ArmId, Launch, Pass, Tokens
 from kvgate.core.errors import EngineDied, EngineTimeout, LaneUnavailable
 from kvgate.core.text import one_line
 from kvgate.enginefacts.facts import EngineFacts, LayoutRow, load
-from kvgate.engines._llama_child import Child, start_settings
+from kvgate.engines._llama_child import Child, refuse_changed, start_settings
 from kvgate.engines._llama_log import last_words
 from kvgate.engines._llama_observe import ENGINE, Seen, deployment_of
 from kvgate.engines._llama_serving import load_timeout_s
@@ -234,6 +234,10 @@ def panel_of(launches: Mapping[ArmId, Launch]) -> Iterator[LlamaCppPanel]:
         )
         loaded = worker.hear(load_timeout_s(first) * (1 + len(options)))
         _refuse(loaded, worker.child)
+        try:
+            refuse_changed(first.request.model)
+        except EngineDied as e:
+            raise LaneUnavailable(str(e)) from None
         panel = LlamaCppPanel(worker, launches, rows)
         note = Note(place="panel", pid=worker.child.pid, started=started, python=here.get("python"))
         for (name, launch), arm in zip(launches.items(), loaded["arms"], strict=True):

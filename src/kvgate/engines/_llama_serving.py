@@ -17,7 +17,7 @@ from kvgate.core.engine import Available, Lane, Launch, Missing
 from kvgate.core.errors import BadAnswer, EngineDied, EngineTimeout
 from kvgate.core.text import one_line
 from kvgate.enginefacts.facts import load
-from kvgate.engines._llama_child import Child, start_settings
+from kvgate.engines._llama_child import Child, refuse_changed, start_settings
 from kvgate.engines._llama_log import last_words
 from kvgate.engines._llama_observe import ENGINE, Seen, deployment_of
 from kvgate.engines.openai import OpenAISession
@@ -112,6 +112,7 @@ async def serve(launch: Launch) -> AsyncIterator[LlamaCppSession]:
     try:
         settings = {**launch.engine_options, **start_settings(), "api_key": key}
         ready = await _ready(child, settings, load_timeout_s(launch))
+        refuse_changed(launch.request.model)
         lines = await _load_log(child)
         parts = urlsplit(ready["listening"])
         note = Note(

@@ -67,6 +67,7 @@ def model_files(path: Path, *, name: str = "") -> ModelFiles:
             f"the path of model {path.name!r} is not valid UTF-8, which neither the engine nor a report can name",
             fix="rename the file or folder",
         )
+    modified_ns = path.stat().st_mtime_ns  # before anything is read: a later change is then seen
     header = read_gguf(path)
     return ModelFiles(
         name=name or path.stem,
@@ -77,6 +78,7 @@ def model_files(path: Path, *, name: str = "") -> ModelFiles:
         template_digest=template_digest(header),
         weights_dtype=weights_dtype(header),
         size_bytes=header.size_bytes,
+        modified_ns=modified_ns,
     )
 
 
