@@ -37,6 +37,9 @@ def _of_candidate(run: RunContext, arm: Arm, records: Mapping[str, Records], dig
         if not run.usable(arm.name, place):
             untested[name] = run.broken.get((arm.name, place)) or f"base: {run.broken[(BASE, place)]}"
             continue
+        if not records[name].raws:
+            untested[name] = run.broken.get((BASE, SERVING), "nothing of it was run")
+            continue
         holes = _holes(run, records[name], arm.name)
         if holes:
             errors[name] = holes
