@@ -37,6 +37,20 @@ def test_a_panel_that_dies_while_it_is_compared_is_started_again(
     assert "fidelity" not in found.untested
 
 
+def test_a_server_that_dies_while_the_panel_is_compared_is_started_again(
+    fake_check: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server's death, not a disagreement, is the cause of a comparison that could not be made."""
+    lost = LaneUnavailable("the base's server gave no position to compare with")
+    lost.__cause__ = EngineDied("killed by signal 9")
+    calls = verify(monkeypatch, lost)
+
+    found = fake_check(suites=("fidelity",)).view.evidence["q8_0"]
+
+    assert len(calls) == 2
+    assert "fidelity" not in found.untested
+
+
 def test_a_panel_that_does_not_compute_what_the_server_does_is_untested(
     fake_check: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:

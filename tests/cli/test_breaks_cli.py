@@ -185,11 +185,12 @@ def test_a_report_that_could_not_be_written_is_known_before_the_work(
 
 
 def test_numbers_beyond_what_is_read(capsys: pytest.CaptureFixture[str], tmp_path: Path, smollm2: Path) -> None:
-    """A seed wider than an engine's, and a policy with more digits than Python reads."""
+    """A seed wider than an engine's, more threads than CPUs, and a policy with more digits than Python reads."""
     policy = tmp_path / "p.toml"
     policy.write_text('schema = "kvgate.policy/1"\nname = "p"\nalpha = ' + "9" * 5000)
 
     assert "2147483647" in refused(capsys, tmp_path / "k.db", smollm2, "--seed", str(2**31))
+    assert "--threads" in refused(capsys, tmp_path / "k.db", smollm2, "--threads", "100000")
     assert "not TOML" in refused(capsys, tmp_path / "k.db", smollm2, "--policy", str(policy))
 
 

@@ -9,7 +9,7 @@ from kvgate.campaign.arms import BASE, PANEL
 from kvgate.campaign.context import RunContext
 from kvgate.campaign.serving import ArmSession
 from kvgate.core.engine import Panel
-from kvgate.core.errors import BadAnswer, EngineError, LaneUnavailable
+from kvgate.core.errors import BadAnswer, EngineDied, EngineError, EngineTimeout, LaneUnavailable
 from kvgate.core.observation import Case, Raw, Work
 from kvgate.core.suite import Suite
 
@@ -74,7 +74,7 @@ async def _verify(run: RunContext, panel: Panel, base: ArmSession, work: dict[st
 
     Raises:
         LaneUnavailable: they differ, or there is no server to hold the panel against.
-        EngineError: the panel failed; it can be started again.
+        EngineError: the panel or the server failed; it can be started again.
     """
     case = next(run.cases[name][w.case_id] for name, items in work.items() for w in items)
     ids = list(case.body["ids"])[:VERIFY_TOKENS]
@@ -82,7 +82,14 @@ async def _verify(run: RunContext, panel: Panel, base: ArmSession, work: dict[st
         server = await base.get()
     except EngineError as e:
         raise LaneUnavailable(f"the base's server gave no position to compare with: {e}") from e
-    nat = await run.driver.verify_panel(panel, BASE, server, ids)
+    try:
+        nat = await run.driver.verify_panel(panel, BASE, server, ids)
+    except LaneUnavailable as e:
+        if isinstance(e.__cause__, EngineDied | EngineTimeout):
+            # The server was killed, which says nothing about the lane: both are started again.
+            await base.drop()
+            raise e.__cause__ from None
+        raise
     if nat is not None:
         run.store.add_evidence(run.run_id, "panel", BASE, {"max_difference_nat": nat, "tokens": len(ids)})
         run.progress.note(f"panel and server agree at one position within {nat:.1e} nat")

@@ -61,9 +61,13 @@ def prepare(spec: CheckSpec) -> Prepared:
         raise UserError(f"unknown preset {preset!r}", allowed=PRESETS)
     driver = find_driver(spec.engine)
     model = resolve_model(spec.model)
+    cpus = usable_threads()
+    if spec.threads is not None and spec.threads > cpus:
+        # Threads wait for each other at every step; more of them than CPUs stand still by turns, for hours.
+        raise UserError(f"{spec.threads} threads on {cpus} usable CPUs", fix=f"use --threads {cpus} or fewer")
     wanted = SMOKE_CONTEXT_TOKENS if preset == "smoke" else DEFAULT_CONTEXT_TOKENS
     context = spec.context_tokens or min(wanted, model.geometry.context_tokens)
-    settings = Settings(context_tokens=context, threads=spec.threads or usable_threads(), env=spec.env)
+    settings = Settings(context_tokens=context, threads=spec.threads or cpus, env=spec.env)
     floors = choose_floors(policy.floor.arms)
     arms = build_arms(driver, model, spec.base, spec.kv, settings, floors=floors, python=spec.engine_python)
     suites, params = choose_suites(preset, spec.suites)
