@@ -70,7 +70,7 @@ def test_an_internal_error_is_invalid_never_fail(
     trace.unlink()
 
 
-@pytest.mark.parametrize("argv", [["where"], ["runs"], ["models", "list"]])
+@pytest.mark.parametrize("argv", [["where"], ["runs"], ["models", "list"], ["version"]])
 def test_json_is_one_document(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, argv: list[str]
 ) -> None:

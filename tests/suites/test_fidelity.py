@@ -115,9 +115,17 @@ def test_short_documents_are_skipped_and_said(tmp_path: Path) -> None:
     """A document too short for the need is left out with the reason, and the next one takes its place."""
     write(tmp_path, a__1=words(50), a__2=words(100), a__3=words(100, 1), a__4=words(100, 2), b__1=words(3))
     made = cases(FidelityParams(documents_per_category=2, prefill_tokens=80, decode_tokens=0), tmp_path)
-    assert [c.cluster for c in made] == ["a/2.txt", "a/3.txt"]
+    assert [c.cluster for c in made] == ["a/2.txt", "a/3.txt", "a/4.txt"]
     assert made[0].body["skipped"] == ["a/1.txt: 50 tokens, 81 needed", "b/1.txt: 3 tokens, 81 needed"]
     assert "skipped" not in made[1].body
+
+
+def test_a_preset_takes_twelve_documents_however_they_are_sorted(tmp_path: Path) -> None:
+    """One folder of a person's texts fills the preset alone; what is not used is said."""
+    write(tmp_path, **{f"a__{i:02d}": words(100, i) for i in range(14)})
+    made = cases(FidelityParams(documents_per_category=2, prefill_tokens=80, decode_tokens=0), tmp_path)
+    assert len(made) == 12
+    assert made[0].body["skipped"] == ["2 more documents are not used by this preset, which takes 12 of each category"]
 
 
 def test_too_few_documents_for_the_decode_lane_are_said(tmp_path: Path) -> None:

@@ -59,7 +59,22 @@ def _of_candidate(run: RunContext, arm: Arm, records: Mapping[str, Records], dig
         engine=run.driver.name,
         caveats=caveats(run),
         records_digest=digest,
+        options=_kept_options(run),
     )
+
+
+def _kept_options(run: RunContext) -> tuple[str, ...]:
+    """What the person gave that a next command must give again; sizes and suites follow the policy."""
+    spec = run.spec
+    given = {
+        "--engine": None if run.driver.name == "llama_cpp" else run.driver.name,
+        "--base": None if spec.base == "native" else spec.base,
+        "--context": spec.context_tokens,
+        "--golden": spec.golden,
+        "--corpus": spec.corpus,
+        "--engine-python": spec.engine_python,
+    }
+    return tuple(word for name, value in given.items() if value is not None for word in (name, str(value)))
 
 
 def _holes(run: RunContext, records: Records, arm: str) -> list[str]:

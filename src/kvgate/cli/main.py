@@ -51,8 +51,11 @@ def build_app() -> typer.Typer:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
+    given = list(sys.argv[1:] if argv is None else argv)
     try:
-        code = build_app()(args=list(argv) if argv is not None else None, prog_name="kvgate", standalone_mode=False)
+        code = build_app()(
+            args=["version"] if given == ["--version"] else given, prog_name="kvgate", standalone_mode=False
+        )
     except KeyboardInterrupt:
         return _say(_INTERRUPTED, INTERRUPTED)
     except UserError as e:

@@ -19,7 +19,8 @@ def where(json_out: Annotated[bool, typer.Option("--json", help="One JSON docume
     from kvgate.store.open import default_location
 
     location = default_location()
-    paths = {"store": str(location), "models": str(cache_root() / "models")}
+    reports = location.parent / "reports"
+    paths = {"store": str(location), "reports": str(reports), "models": str(cache_root() / "models")}
     if json_out:
         print_json({"schema": "kvgate.where/1", **paths})
     else:

@@ -118,7 +118,8 @@ def _values(evidence: CandidateEvidence, endings: tuple[str, ...]) -> list[float
 
 def _command(evidence: CandidateEvidence, recipe: str, policy: str) -> str:
     model = shlex.quote(evidence.model) if evidence.model else "MODEL"
-    return f"kvgate check {model} --kv {shlex.quote(recipe)} --policy {shlex.quote(policy)}"
+    kept = "".join(f" {shlex.quote(word)}" for word in evidence.options)
+    return f"kvgate check {model} --kv {shlex.quote(recipe)} --policy {shlex.quote(policy)}{kept}"
 
 
 def _after_invalid(findings: Sequence[Finding]) -> NextStep:

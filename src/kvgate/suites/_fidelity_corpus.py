@@ -39,6 +39,16 @@ class Corpus:
     documents: tuple[Document, ...]
     skipped: tuple[str, ...] = ()
 
+    def at_most(self, per_category: int | None, categories: int) -> int | None:
+        """Documents to take of each category: a preset's number times its categories, spread over those there are.
+
+        A person's corpus of one folder gets as many documents as the six categories that come with kvgate.
+        """
+        if per_category is None:
+            return None
+        there = len({d.category for d in self.documents}) or 1
+        return max(per_category, -(-per_category * categories // there))
+
 
 def read_corpus(folder: Path | None) -> Corpus:
     """The user's corpus, or the one that comes with kvgate.

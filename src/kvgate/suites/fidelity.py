@@ -52,6 +52,9 @@ MAX_BLOCK_TOKENS = 128
 #: Positions of one stored row, by the schema of the store.
 MAX_STORED_POSITIONS = 1024
 
+#: Categories of the corpus that comes with kvgate.
+SHIPPED_CATEGORIES = 6
+
 
 class FidelityParams(BaseModel):
     """Sizes of the suite.
@@ -267,9 +270,11 @@ def _choose(
     """Usable documents with their tokens, in order, and the reasons for the others."""
     need = params.need_tokens(decode=False)
     chosen: list[tuple[Document, tuple[int, ...]]] = []
-    skipped, taken, longest = list(corpus.skipped), defaultdict[str, int](int), 0
+    skipped, taken, longest, left = list(corpus.skipped), defaultdict[str, int](int), 0, 0
+    most = corpus.at_most(params.documents_per_category, SHIPPED_CATEGORIES)
     for document in corpus.documents:
-        if taken[document.category] == params.documents_per_category:
+        if taken[document.category] == most:
+            left += 1
             continue
         tokens = ctx.document(document.text)
         if not tokens.exact:
@@ -280,6 +285,8 @@ def _choose(
             continue
         taken[document.category] += 1
         chosen.append((document, tokens.ids))
+    if left and "corpus" in ctx.files:
+        skipped.append(f"{left} more documents are not used by this preset, which takes {most} of each category")
     if not chosen:
         raise UserError(
             f"no usable document in {corpus.where}: the longest has {longest} tokens, {need} are needed",

@@ -88,7 +88,7 @@ def _decide(
     prompts, seen = confirmed.n, round(confirmed.value or 0)
     breaks = round((net.n + net.statistic) / 2)
     repairs = net.n - breaks
-    counts = f"{seen} confirmed breaks, {repairs} repairs in {prompts} prompts"
+    counts = f"confirmed breaks {seen}, repairs {repairs}, in {prompts} prompts"
     n, why = None, ""
     if critical > 0:
         status, message = Status.FAIL, f"{critical} of them on a prompt tagged critical"
