@@ -134,6 +134,35 @@ def test_signals_end_a_check_in_good_order(tmp_path: Path, smollm2: Path, signum
     assert [r["state"] for r in runs(store)] == ["finished"]
 
 
+def test_an_interrupt_that_was_caught_does_not_come_back(tmp_path: Path) -> None:
+    """CPython under -m exits by SIGINT after an interrupt in a text that it executed, unless that is undone."""
+    (tmp_path / "caught.py").write_text(
+        "import sys\nfrom kvgate.cli._process import ignore_signals\n"
+        "try:\n    exec('raise KeyboardInterrupt')\nexcept KeyboardInterrupt:\n    pass\n"
+        "ignore_signals()\nsys.exit(130)\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+
+    assert subprocess.run([sys.executable, "-m", "caught"], env=os.environ | {"PYTHONPATH": path}).returncode == 130
+
+
+def test_twenty_candidates_stay_readable(tmp_path: Path, smollm2: Path) -> None:
+    """More candidates than the terminal has room for go into several tables; no number is broken over lines."""
+    sides = ("f16", "q8_0", "q5_1", "q4_0")
+    more = [a for k in sides for v in sides if (k, v) not in {("f16", "f16"), ("q8_0", "q8_0")} for a in _kv(k, v)]
+    argv, env = check_argv(smollm2, tmp_path / "k.db", *more), os.environ | {"COLUMNS": "80"}
+    done = subprocess.run(argv, capture_output=True, text=True, env=env)
+
+    results = done.stdout.partition("Results")[2].partition("floor: the base")[0]
+    assert done.returncode == 3, done.stderr
+    assert results.count("needle.accuracy") > 1
+    assert results.count("[0.6, 1]") == 15
+
+
+def _kv(k: str, v: str) -> tuple[str, str]:
+    return "--kv", f"k={k},v={v}"
+
+
 def test_a_killed_run_is_not_called_running(tmp_path: Path, smollm2: Path) -> None:
     """After SIGKILL nobody can write the state; whoever reads it sees that the owner is gone."""
     store = tmp_path / "k.db"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -103,26 +103,42 @@ def largest_floor(view: RunView, metric: str) -> tuple[str, Measure] | None:
 
 
 def _print_results(console: Console, view: RunView) -> None:
+    """As many candidates side by side as there is room for, the others in tables below."""
+    left, printed = list(view.evidence), False
+    boundless = console.options.update(max_width=100_000)
+    while left:
+        here = len(left)
+        while here > 1 and console.measure(_results(view, left[:here]), options=boundless).maximum > console.width:
+            here -= 1
+        table = _results(view, left[:here])
+        left = left[here:]
+        if table.row_count:
+            console.print(table)
+            printed = True
+    if printed:
+        note = "floor: the base against itself, its largest arm. A candidate is judged on what it adds to that."
+        console.print(Text(note + "\n", style="dim"))
+
+
+def _results(view: RunView, candidates: Sequence[str]) -> Table:
     table = Table(
         title="Results (90 % intervals)", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0)
     )
     table.add_column("metric", overflow="fold")
     table.add_column("floor", justify="right", overflow="fold")
-    for candidate in view.evidence:
+    for candidate in candidates:
         table.add_column(candidate, justify="right", overflow="fold")
     for metric in SHOWN:
         cells = []
-        for evidence in view.evidence.values():
-            found = [s.metrics[metric] for s in evidence.summaries.values() if metric in s.metrics]
+        for candidate in candidates:
+            summaries = view.evidence[candidate].summaries.values()
+            found = [s.metrics[metric] for s in summaries if metric in s.metrics]
             cells.append(measure_text(found[0]) if found else "")
         if any(cells):
             floor = largest_floor(view, metric)
             said = "" if floor is None else number_text(float(f"{getattr(floor[1], 'value', 0.0):.3g}"))
             table.add_row(metric, said, *cells)
-    if table.row_count:
-        console.print(table)
-        note = "floor: the base against itself, its largest arm. A candidate is judged on what it adds to that."
-        console.print(Text(note + "\n", style="dim"))
+    return table
 
 
 MARKS = {
