@@ -23,6 +23,15 @@ def test_readme_numbers_are_computed() -> None:
     assert result.failed == 0
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/getting-started.md"])
+def test_the_real_run_is_shown(page: str) -> None:
+    """The page holds a run's output, with a verdict for both candidates of the demo."""
+    block = (ROOT / page).read_text().split("<!-- real-run -->")[1].split("<!-- /real-run -->")[0]
+
+    assert "q8_0: PASS (smoke: not a ship decision)" in block
+    assert "q4_0: FAIL" in block
+
+
 @pytest.mark.parametrize(("name", "page"), [("cli.md", pages.cli_page), ("registered.md", pages.tables_page)])
 def test_generated_pages_are_fresh(name: str, page: object) -> None:
     """`make docs` would change nothing."""

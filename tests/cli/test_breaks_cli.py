@@ -109,7 +109,12 @@ def test_signals_end_a_check_in_good_order(tmp_path: Path, smollm2: Path, signum
     """Sent three times: exit 130, one line, the run is marked, the engine gone, and the same command goes on."""
     store = tmp_path / "k.db"
     started = subprocess.Popen(
-        check_argv(smollm2, store, *SLOW), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        check_argv(smollm2, store, *SLOW),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Under nohup SIGHUP is ignored, in every child too, and kvgate leaves it so.
+        preexec_fn=lambda: signal.signal(signum, signal.SIG_DFL),
     )
     assert started.stderr is not None
     seen = ""
