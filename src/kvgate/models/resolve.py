@@ -33,7 +33,7 @@ def resolve_model(text: str, *, progress: Progress | None = None) -> ModelFiles:
     if not given or "\0" in given or len(given) > _MAX_CHARS:
         raise UserError(f"MODEL {given[:40]!r} is empty, or no name or path at all", allowed=_allowed())
     if _URL.match(given):
-        raise UserError(f"MODEL {given!r} is a URL", fix="to compare running servers: kvgate check URL --against URL")
+        raise UserError(f"MODEL {given!r} is a URL", fix="running servers cannot be checked yet: give a GGUF file")
     path = _existing(given)
     if path is not None:
         return model_files(path)
