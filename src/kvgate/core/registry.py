@@ -28,7 +28,9 @@ class Kind(NamedTuple):
 KINDS: Mapping[str, Kind] = {
     "codec": Kind("kvgate.formats.blocks", "CODECS"),
     "family": Kind("kvgate.models.families", "FAMILY"),
+    "config_family": Kind("kvgate.models.families", "CONFIG_FAMILY"),
     "method": Kind("kvgate.methods", "METHOD"),
+    "engine_rule": Kind("kvgate.plan.engine_rules", "ENGINE_RULE"),
     "engine": Kind("kvgate.engines", "DRIVER"),
     "suite": Kind("kvgate.suites", "SUITE"),
     "rule": Kind("kvgate.gate.rules", "RULE"),
