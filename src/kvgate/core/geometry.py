@@ -39,7 +39,7 @@ class LayerGeometry:
         k_dim, v_dim: elements per head of K and of V.
         window_tokens: tokens this layer can see; None is all of them.
         rope_dim: the last elements of an MLA row, which packed formats keep in 16 bits; 0 elsewhere.
-        index_bytes_per_token: a sparse-attention indexer's own row beside K and V; its format does not follow the recipe.
+        index_bytes_per_token: a sparse indexer's own row beside K and V, in a format that the recipe does not set.
         tokens_per_row: tokens that share one stored row (compressed attention); 1 everywhere else.
         fixed_tokens: rows of a cache that does not grow (cross attention: the source's tokens); else None.
         state: states of fixed size beside, or instead of, K and V.
