@@ -16,7 +16,7 @@ check: $(VENV)/.dev
 	$(PY) -m mypy
 
 test: $(VENV)/.dev
-	@scripts/need-chromium.sh
+	@scripts/need-packages.sh
 	$(PY) -m pytest -m "not kill_long"
 
 test-kill: $(VENV)/.dev

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import settings
+
+from postgres_server import Server, running
 
 # A slow machine is not a counter-example.
 settings.register_profile("kvgate", deadline=None)
@@ -19,6 +22,19 @@ def smollm2() -> Path:
     from kvgate.models.fetch import get_model
 
     return get_model("smollm2")
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A real PostgreSQL server of this test session, on loopback."""
+    with running(tmp_path_factory.mktemp("postgres")) as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres: Server) -> str:
+    """A new, empty database on that server."""
+    return postgres.new_database()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -25,11 +26,11 @@ MARK = "KVGATE_TEST_MARK"
 class Command:
     """`kvgate check` of q8_0 over an engine, in a process group of its own, with a mark in its environment."""
 
-    def __init__(self, model: Path, folder: Path, *options: str) -> None:
-        self.store = folder / "kvgate.db"
+    def __init__(self, model: Path, folder: Path, *options: str, url: str = "") -> None:
+        self.store = url or str(folder / "kvgate.db")
         self.mark = f"{folder}-{random.random()}"
         self.argv = [sys.executable, "-m", "kvgate", "check", str(model), "--kv", "q8_0", "--policy", "smoke"]
-        self.argv += ["--threads", "1", "--json", "--store", str(self.store), *options]
+        self.argv += ["--threads", "1", "--json", "--store", self.store, "--out", str(folder / "reports"), *options]
 
     def start(self) -> subprocess.Popen[str]:
         env = os.environ | {MARK: self.mark}
@@ -61,13 +62,31 @@ class Command:
         return True
 
     def rows(self, query: str) -> list[tuple]:
-        if not self.store.exists():
+        if self.store.startswith("postgresql:"):
+            return self._server_rows(query)
+        if not Path(self.store).exists():
             return []
         with sqlite3.connect(f"file:{self.store}?mode=ro", uri=True, timeout=10) as c:
             try:
                 return c.execute(query).fetchall()
             except sqlite3.OperationalError:
                 return []
+
+    def _server_rows(self, query: str) -> list[tuple]:
+        import psycopg
+
+        with psycopg.connect(self.store, autocommit=True) as c:
+            try:
+                return c.execute(query).fetchall()
+            except psycopg.errors.UndefinedTable:
+                return []
+
+    def locks(self) -> list[tuple]:
+        """Locks that the database server still keeps for anybody."""
+        if not self.store.startswith("postgresql:"):
+            return [(str(p),) for p in Path(self.store + ".leases").glob("*") if _locked(p)]
+        here = "(select oid from pg_database where datname = current_database())"
+        return self.rows(f"select pid from pg_locks where locktype = 'advisory' and database = {here}")
 
     def done(self) -> int:
         return (self.rows("select count(*) from work where state = 'done'") or [(0,)])[0][0]
@@ -76,6 +95,15 @@ class Command:
         until = time.monotonic() + seconds
         while self.done() < n and process.poll() is None and time.monotonic() < until:
             time.sleep(0.02)
+
+
+def _locked(path: Path) -> bool:
+    with path.open() as f:
+        try:
+            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def attempts(command: Command) -> Counter[tuple]:
@@ -87,6 +115,12 @@ def attempts(command: Command) -> Counter[tuple]:
 @pytest.fixture(params=["fake"])
 def engine_options(request: pytest.FixtureRequest) -> Iterator[list[str]]:
     yield ["--engine", request.param, "--engine-env", f"KVGATE_FAKE_SCRIPT={SCRIPT}"]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest) -> str:
+    """The place of the store: a file, or a database server."""
+    return "" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
 
 
 def decisions(document: dict) -> list[tuple[str, str, str]]:
@@ -115,6 +149,7 @@ def kill_whole_and_resume(command: Command, undisturbed: list, kills: int, rng: 
     repeated = {work: n for work, n in attempts(command).items() if n > 1}
     assert len(repeated) <= kills, f"more was repeated than the one piece in flight at each kill: {repeated}"
     assert command.gone()
+    assert command.locks() == []
 
 
 @pytest.fixture(scope="module")
@@ -135,20 +170,24 @@ def undisturbed(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> list
 
 @pytest.mark.kill
 def test_a_killed_run_resumes_to_the_same_verdict(
-    smollm2: Path, tmp_path: Path, engine_options: list[str], undisturbed: list
+    smollm2: Path, tmp_path: Path, engine_options: list[str], undisturbed: list, url: str
 ) -> None:
     """Three kills of the whole: nothing is left running, only what was in flight is repeated, same verdict."""
-    kill_whole_and_resume(Command(smollm2, tmp_path, *engine_options), undisturbed, 3, random.Random(1))
+    kill_whole_and_resume(Command(smollm2, tmp_path, *engine_options, url=url), undisturbed, 3, random.Random(1))
 
 
 @pytest.mark.kill
 def test_a_killed_engine_is_started_again(
-    smollm2: Path, tmp_path: Path, engine_options: list[str], undisturbed: list
+    smollm2: Path, tmp_path: Path, engine_options: list[str], undisturbed: list, url: str
 ) -> None:
-    """The engine alone is killed twice in mid-run: the run goes on by itself to the same verdict."""
-    command, rng = Command(smollm2, tmp_path, *engine_options), random.Random(2)
+    """The engine alone is killed three times in mid-run: the run goes on by itself to the same verdict."""
+    kill_engine_and_go_on(Command(smollm2, tmp_path, *engine_options, url=url), undisturbed, 3, random.Random(2))
+
+
+def kill_engine_and_go_on(command: Command, undisturbed: list, kills: int, rng: random.Random) -> None:
+    """Kill whatever child is there, at random moments of one run."""
     process = command.start()
-    for _ in range(2):
+    for _ in range(kills):
         command.wait_done(command.done() + rng.randint(13, 16), process)
         children = [p for p in command.processes() if p.pid != process.pid]
         for child in children[:1]:
@@ -158,12 +197,15 @@ def test_a_killed_engine_is_started_again(
     assert process.returncode in (0, 1, 3), err
     assert decisions(json.loads(out)) == undisturbed
     assert command.gone()
+    assert command.locks() == []
 
 
 @pytest.mark.kill
-def test_a_second_run_on_the_same_key_is_refused(smollm2: Path, tmp_path: Path, engine_options: list[str]) -> None:
+def test_a_second_run_on_the_same_key_is_refused(
+    smollm2: Path, tmp_path: Path, engine_options: list[str], url: str
+) -> None:
     """Exit 2 and one line at once; the first run is not disturbed."""
-    command = Command(smollm2, tmp_path, *engine_options)
+    command = Command(smollm2, tmp_path, *engine_options, url=url)
     first = command.start()
     command.wait_done(2, first)
 
@@ -235,6 +277,29 @@ def test_the_real_engine_killed_in_both_lanes_resumes(smollm2: Path, tmp_path: P
 
 @pytest.mark.kill_long
 @pytest.mark.timeout(3600)
-def test_twenty_kills(smollm2: Path, tmp_path: Path, engine_options: list[str], undisturbed: list) -> None:
+def test_twenty_kills(smollm2: Path, tmp_path: Path, engine_options: list[str], undisturbed: list, url: str) -> None:
     """The same with twenty kills of the whole."""
-    kill_whole_and_resume(Command(smollm2, tmp_path, *engine_options), undisturbed, 20, random.Random(3))
+    kill_whole_and_resume(Command(smollm2, tmp_path, *engine_options, url=url), undisturbed, 20, random.Random(3))
+
+
+@pytest.mark.kill_long
+@pytest.mark.timeout(3600)
+def test_twenty_kills_of_the_engine(
+    smollm2: Path, tmp_path: Path, engine_options: list[str], undisturbed: list, url: str
+) -> None:
+    """Twenty kills of the engine alone: an arm gives up after three, so the run is started again until it ends."""
+    command, rng, killed = Command(smollm2, tmp_path, *engine_options, url=url), random.Random(4), 0
+    while True:
+        process = command.start()
+        while killed < 20 and process.poll() is None:
+            command.wait_done(command.done() + rng.randint(1, 3), process)
+            for child in [p for p in command.processes() if p.pid != process.pid][:1]:
+                child.kill()
+                killed += 1
+        out, err = process.communicate(timeout=240)
+        assert process.returncode in (0, 1, 3, 4), err
+        assert command.gone()
+        if killed >= 20 and json.loads(out)["verdicts"] and process.returncode != 4:
+            break
+    assert decisions(json.loads(out)) == undisturbed
+    assert command.locks() == []

@@ -19,10 +19,18 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "data" / "kvgate.db"
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every test of an open store runs on both databases, unless it looks at the file or is about SQLite itself."""
+    if "store" in metafunc.fixturenames:
+        about_the_file = "path" in metafunc.fixturenames or metafunc.definition.get_closest_marker("sqlite")
+        metafunc.parametrize("store", ["sqlite"] if about_the_file else ["sqlite", "postgres"], indirect=True)
+
+
 @pytest.fixture
-def store(path: Path) -> Iterator[Store]:
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     """An open, empty store."""
-    with open_store(path) as s:
+    name = "path" if request.param == "sqlite" else "postgres_url"
+    with open_store(request.getfixturevalue(name)) as s:
         yield s
 
 

@@ -383,6 +383,7 @@ def test_a_full_disk_loses_nothing(path: Path, small_disk: Path | None) -> None:
         assert len([w for w, state in s.done(run_id, SUITE, VERSION).items() if state == "done"]) == accepted
 
 
+@pytest.mark.sqlite
 def test_the_databases_own_limit_is_a_full_disk(store: Store) -> None:
     """SQLite's "database or disk is full" is the same one line; with room again, work goes on."""
     run_id = begin(store, [ONE])

@@ -16,11 +16,14 @@ def where(json_out: Annotated[bool, typer.Option("--json", help="One JSON docume
     """Print where runs, reports and models are kept."""
     from kvgate.cli._terminal import out_console, print_json
     from kvgate.models.file_digest import cache_root
-    from kvgate.store.open import default_location
+    from kvgate.store.location import ServerUrl, data_folder, default_location
 
-    location = default_location()
-    reports = location.parent / "reports"
-    paths = {"store": str(location), "reports": str(reports), "models": str(cache_root() / "models")}
+    place = default_location()
+    if isinstance(place, ServerUrl):
+        shown, folder = place.shown, data_folder()
+    else:
+        shown, folder = str(place), place.parent
+    paths = {"store": shown, "reports": str(folder / "reports"), "models": str(cache_root() / "models")}
     if json_out:
         print_json({"schema": "kvgate.where/1", **paths})
     else:

@@ -1,4 +1,4 @@
-"""Short transactions on one database.
+"""Short transactions on one database; PostgreSQL's are in `postgres.py`.
 
 SQLite: WAL, so that readers and a writer do not block each other; every write takes the write lock at its beginning
 (BEGIN IMMEDIATE), so that a transaction waits at its start and cannot fail half-way; synchronous=FULL, so that what
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,20 @@ import sqlalchemy as sa
 
 from kvgate.store.faults import BUSY_S, faults
 
-_WRITES = "kvgate_writes"
+#: Execution option of a connection whose transaction writes.
+WRITES = "kvgate_writes"
 
 
 class Database:
-    """An engine and the name it has in messages."""
+    """An engine and the name it has in messages.
+
+    Attributes:
+        guards: called at the beginning of every writing transaction; raises where writing is no longer allowed.
+    """
 
     def __init__(self, engine: sa.Engine, place: str) -> None:
         self.engine, self.place = engine, place
+        self.guards: list[Callable[[sa.Connection], None]] = []
 
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
@@ -35,7 +41,7 @@ class Database:
             StoreError: see `faults`.
         """
         with faults(self.place), self.engine.connect() as connection:
-            writing = connection.execution_options(**{_WRITES: True})
+            writing = connection.execution_options(**{WRITES: True})
             with writing.begin():
                 yield writing
 
@@ -62,7 +68,7 @@ def sqlite_database(path: Path) -> Database:
 
     @sa.event.listens_for(engine, "begin")
     def _begun(connection: sa.Connection) -> None:
-        writes = connection.get_execution_options().get(_WRITES)
+        writes = connection.get_execution_options().get(WRITES)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return Database(engine, str(path))

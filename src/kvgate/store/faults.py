@@ -50,6 +50,8 @@ def _line(place: str, error: BaseException | None) -> str:
     # The low byte is the primary code; extended codes say which system call failed.
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     said = " ".join(str(error).split())
+    if error is not None and hasattr(error, "sqlstate"):  # psycopg's errors carry it, sqlite3's do not
+        return _server_line(place, str(error.sqlstate or ""), said)
     if code == sqlite3.SQLITE_FULL:
         return full(place)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -60,4 +62,21 @@ def _line(place: str, error: BaseException | None) -> str:
         return f"store {place!r} is damaged: {said}; restore a copy, or name another file"
     if code == sqlite3.SQLITE_CONSTRAINT:
         return f"store {place!r} refused a row: {said}"
+    return f"store {place!r}: {said}"
+
+
+def _server_line(place: str, state: str, said: str) -> str:
+    """The line for an error of a database server, by its SQLSTATE; empty is a connection that was not made or broke."""
+    if state == "53100":
+        return full(place)
+    if state in ("55P03", "57014", "40P01"):
+        return f"store {place!r} stayed locked by another process for {BUSY_S} s; end it or wait, and run again"
+    if state in ("25006", "42501"):
+        return f"store {place!r} cannot be written: {said}"
+    if state.startswith("XX"):
+        return f"store {place!r} is damaged: {said}; restore a copy, or name another one"
+    if state.startswith("23"):
+        return f"store {place!r} refused a row: {said}"
+    if not state or state.startswith(("08", "28", "3D", "53", "57P")):
+        return f"store {place!r} cannot be reached: {said}; what was recorded is kept: run the same command again"
     return f"store {place!r}: {said}"

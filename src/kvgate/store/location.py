@@ -6,6 +6,8 @@ import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from kvgate.core.errors import UserError
 
@@ -13,19 +15,56 @@ _MAGIC = b"SQLite format 3\0"
 FIX = "name a file in a folder that you can write, with KVGATE_STORE"
 
 
-def default_location(env: Mapping[str, str] | None = None) -> Path:
-    """KVGATE_STORE (a path, a folder, or sqlite:///PATH), else kvgate.db in the person's data folder.
+class ServerUrl(NamedTuple):
+    """A PostgreSQL URL as it was given, and without its password and options, as it may be shown."""
+
+    text: str
+    shown: str
+
+
+def location_of(location: str | Path) -> Path | ServerUrl:
+    """A file's path, or a server's URL.
+
+    Raises:
+        UserError: a URL of another database, or no path at all.
+    """
+    scheme = str(location).partition("://")[0] if isinstance(location, str) else ""
+    if scheme in ("postgres", "postgresql"):
+        return ServerUrl(str(location), _without_secrets(str(location)))
+    return path_of(location)
+
+
+def _without_secrets(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return "postgresql://..."
+    user = f"{parts.username}@" if parts.username else ""
+    return f"postgresql://{user}{host}{port}{parts.path}"
+
+
+def default_location(env: Mapping[str, str] | None = None) -> Path | ServerUrl:
+    """KVGATE_STORE (a path, a folder, sqlite:///PATH, or postgresql://...), else kvgate.db in the data folder.
 
     Raises:
         UserError: a URL of another database, or no home folder to be found.
     """
     wanted = (os.environ if env is None else env).get("KVGATE_STORE", "")
-    if wanted:
-        return path_of(wanted)
+    return location_of(wanted) if wanted else data_folder() / "kvgate.db"
+
+
+def data_folder() -> Path:
+    """The person's own folder for kvgate's data.
+
+    Raises:
+        UserError: there is no home folder.
+    """
     from platformdirs import user_data_path
 
     try:
-        return user_data_path("kvgate").expanduser() / "kvgate.db"
+        return user_data_path("kvgate").expanduser()
     except RuntimeError as e:
         raise UserError("there is no home folder to keep the store in", fix=FIX) from e
 
@@ -41,7 +80,10 @@ def path_of(location: str | Path) -> Path:
     if isinstance(location, str) and sep:
         # Only the scheme is repeated: the rest may hold a password.
         if scheme != "sqlite" or not text.startswith("sqlite:///") or len(text) == len("sqlite:///"):
-            raise UserError(f"store {scheme + '://...'!r} is not supported", allowed=["a path", "sqlite:///PATH"])
+            raise UserError(
+                f"store {scheme + '://...'!r} is not supported",
+                allowed=["a path", "sqlite:///PATH", "postgresql://USER@HOST/DATABASE"],
+            )
         text = text.removeprefix("sqlite:///")
     if "\0" in text:
         raise UserError(f"store {text!r} is not a path", fix=FIX)
