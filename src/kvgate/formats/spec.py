@@ -1,20 +1,25 @@
 """What a codec stores: its size, its names per engine, and what it keeps exactly. Sizes only; no arithmetic on values.
 
-One file in `formats/blocks/` holds one layout (attribute CODECS, a tuple). `row_bytes` is the only place where
-elements become bytes: the planner, the report and the docs all go through it. Knows nothing about models or memory.
+The arithmetic hangs on `CodecSpec.numerics` (see `formats/numerics.py`) and is run by `formats/codec.py`. One file in
+`formats/blocks/` holds one layout (attribute CODECS, a tuple). `row_bytes` is the only place where elements become
+bytes: the planner, the report and the docs all go through it. Knows nothing about models or memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from fractions import Fraction
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from kvgate.core import registry
 from kvgate.core.errors import UserError
 from kvgate.core.geometry import LayerGeometry
 from kvgate.core.source import Source
+
+if TYPE_CHECKING:
+    from kvgate.formats.numerics import Numerics
 
 KVSide = Literal["k", "v"]
 
@@ -32,6 +37,8 @@ class CodecSpec:
         lossless_from: codecs whose values this one stores unchanged.
         spellings: engine id -> the words that engine takes for it, its own word first.
         refused: why no engine can hold a cache in it; empty for a storable codec.
+        row_extra_bytes: bytes that a row carries beside its blocks (a scale of the whole row).
+        numerics: the arithmetic; None where only the size is known.
     """
 
     name: str
@@ -42,6 +49,8 @@ class CodecSpec:
     spellings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     lossless_from: tuple[str, ...] = ()
     refused: str = ""
+    row_extra_bytes: int = 0
+    numerics: Numerics | None = field(default=None, compare=False, repr=False)
 
     @property
     def storable(self) -> bool:
@@ -63,10 +72,26 @@ class CodecSpec:
         if dim % self.block:
             raise UserError(
                 f"{self.name} stores blocks of {self.block} elements, and a head of {dim} is not a multiple of "
-                f"{self.block}",
+                f"{self.block} (nearest: {_any_of(_multiples(self.block, dim))})",
                 fix="choose " + _any_of(_fitting(self, dim)),
             )
-        return dim // self.block * self.block_bytes
+        return dim // self.block * self.block_bytes + (self.row_extra_bytes if dim else 0)
+
+    def row_dim(self, row_bytes: int) -> int:
+        """Elements of a row of so many bytes; the reverse of `row_bytes`.
+
+        Raises:
+            UserError: no row has so many bytes.
+        """
+        data = row_bytes - (self.row_extra_bytes if row_bytes else 0)
+        if data < 0 or data % self.block_bytes:
+            extra = f", plus {self.row_extra_bytes} a row" if self.row_extra_bytes else ""
+            raise UserError(
+                f"{self.name} stores {self.block} elements in {self.block_bytes} bytes{extra}; "
+                f"no row takes {row_bytes} bytes",
+                fix="give whole rows along the last dimension",
+            )
+        return data // self.block_bytes * self.block
 
     def bits_per_element(self, dim: int) -> Fraction:
         """Bits per element of a row of `dim` > 0 elements; differs from `bits` where a row carries more than blocks."""
@@ -97,9 +122,21 @@ def codec(name: str) -> CodecSpec:
     """The codec with this canonical id.
 
     Raises:
-        UserError: there is none; the message lists what there is.
+        UnknownCodec: there is none; the message lists what there is and names the nearest.
     """
-    return cast(CodecSpec, registry.get("codec", name))
+    found = registry.discover("codec")
+    if name not in found:
+        near = get_close_matches(str(name).lower(), list(found) + list(_ALIASES), n=1)
+        meant = _ALIASES.get(near[0], near[0]) if near else ""
+        raise UnknownCodec(f"unknown codec {name!r}", allowed=found, fix=f"did you mean {meant!r}?" if meant else "")
+    return cast(CodecSpec, found[name])
+
+
+class UnknownCodec(UserError, KeyError):
+    """No codec of this name; a KeyError too, because `kvgate.codecs` is a mapping."""
+
+    def __str__(self) -> str:
+        return Exception.__str__(self)
 
 
 def codecs() -> tuple[CodecSpec, ...]:
@@ -175,6 +212,12 @@ def _fitting(refused: CodecSpec, dim: int) -> tuple[str, ...]:
         if c.storable and dim % c.block == 0 and (not refused.spellings or set(c.spellings) & set(refused.spellings))
     ]
     return tuple(c.name for c in sorted(fits, key=lambda c: (-c.bits, c.name)))
+
+
+def _multiples(block: int, dim: int) -> tuple[str, ...]:
+    """The legal row lengths on both sides of `dim`."""
+    below = dim // block * block
+    return tuple(str(n) for n in (below, below + block) if n)
 
 
 def _any_of(names: tuple[str, ...]) -> str:

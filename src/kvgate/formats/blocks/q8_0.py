@@ -1,10 +1,39 @@
 """q8_0: 32 int8 codes and one float16 scale per block.
 
-Layout (34 bytes): scale f16 | 32 x int8.
+Layout (34 bytes): scale f16 | 32 x int8. The scale d is the largest magnitude over 127; codes are x times the unrounded
+1/d, rounded half away from zero; values come back as code times the float16 scale.
+Source: ggml-quants.c quantize_row_q8_0_ref, llama.cpp b11434.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from kvgate.core.source import Source
+from kvgate.formats.numerics import BlockNumerics
 from kvgate.formats.spec import CodecSpec
+
+if TYPE_CHECKING:
+    from kvgate.formats.xp import Array, Namespace
+
+
+class Q8(BlockNumerics):
+    nonfinite = "the whole block decodes to NaN"
+
+    def encode_blocks(self, x: Array, xp: Namespace) -> Array:
+        d = xp.divide(xp.absmax(x), 127.0)
+        codes = xp.round_half_away(x * xp.reciprocal_or_zero(d))
+        return xp.concat([xp.bytes_f16(d), xp.view(xp.cast(codes, "i8"), "u8")])
+
+    def decode_blocks(self, packed: Array, xp: Namespace) -> Array:
+        codes = xp.view(xp.contiguous(packed[:, 2:]), "i8")
+        return xp.cast(codes, "f32") * xp.f16_bytes(packed[:, :2])
+
+    def error_bound(self, x: Array, xp: Namespace) -> Array:
+        d = xp.divide(xp.absmax(x), 127.0)
+        # Half a step, and the rounding of the float16 scale, which is absolute once the scale is subnormal.
+        return d * 0.5 + 127.0 * xp.maximum(d * 2.0**-11, 2.0**-25)
+
 
 CODECS = (
     CodecSpec(
@@ -14,5 +43,6 @@ CODECS = (
         description="32 int8 codes and one float16 scale",
         source=Source("spec", "ggml/src/ggml-common.h, block_q8_0", "llama.cpp b11434"),
         spellings={"llama_cpp": ("q8_0",)},
+        numerics=Q8(),
     ),
 )

@@ -1,0 +1,564 @@
+"""One array namespace over numpy arrays and torch tensors, so that each codec is written once and gives the same bytes.
+
+`namespace(x)` picks by the type of `x`; torch is used only where the caller has imported it. Arrays keep their own
+operators (+ - * / & | ^ << >> comparisons, indexing, reshape): the methods here are what differs between the two
+libraries, and what has to be bit-equal in both: bit casts, roundings, float16, bfloat16 and E8M0 conversions.
+
+Kinds are named by strings: "u8" "i8" "i16" "i32" "i64" "f32" "f64" "bool". Bit patterns are signed integers (torch has
+few operators on wider unsigned ones). All arithmetic is IEEE float32, one rounding per operator; never fused.
+Division by a Python number is `xp.divide`: torch on CUDA would multiply by the reciprocal instead.
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
+
+from kvgate.core.errors import UserError
+
+if TYPE_CHECKING:
+    Array = Any
+
+Kind = Literal["u8", "i8", "i16", "i32", "i64", "f32", "f64", "bool"]
+
+#: Dtypes that codecs take, by name.
+FLOATS = ("float32", "float16", "bfloat16")
+
+#: The largest float32 below one half. trunc(x + this) rounds half away from zero without the error that adding 0.5
+#: makes just below a half, and at odd integers beyond 2**23.
+_BELOW_HALF = 0.49999997
+#: The only NaN we write.
+F16_NAN, BF16_NAN = 0x7E00, 0x7FC0
+
+
+class Namespace(ABC):
+    """Operations on arrays of one library and device. Reductions run over the last axis and keep it."""
+
+    name: str
+    #: Whether arrays lie in the processor's memory; and where they lie, in words.
+    on_processor: bool
+    where_it_is: str
+
+    # -- arrays as the caller gave them ------------------------------------------------------------------------------
+
+    @abstractmethod
+    def owns(self, a: object) -> bool:
+        """Whether `a` is an array of this library on this device."""
+
+    @abstractmethod
+    def plain(self, a: Array) -> Array:
+        """Contiguous, without gradients."""
+
+    @abstractmethod
+    def widen(self, a: Array) -> Array:
+        """float16, bfloat16 or float32 -> float32, exactly."""
+
+    @abstractmethod
+    def empty_of(self, shape: Sequence[int], dtype: Any) -> Array:
+        """Uninitialised, of the library's own dtype."""
+
+    # -- making and converting ---------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def empty(self, shape: Sequence[int], kind: Kind) -> Array: ...
+    @abstractmethod
+    def full(self, shape: Sequence[int], value: float, kind: Kind) -> Array: ...
+    @abstractmethod
+    def constant(self, values: tuple[float, ...], kind: Kind) -> Array:
+        """A one-dimensional array of these numbers; cached, do not write to it."""
+
+    @abstractmethod
+    def cast(self, a: Array, kind: Kind) -> Array:
+        """By value; floats go to integers toward zero and must be in range. The same array if it has the kind."""
+
+    @abstractmethod
+    def view(self, a: Array, kind: Kind) -> Array:
+        """The same memory read as another kind; the last axis grows or shrinks with the width. `a` is contiguous."""
+
+    @abstractmethod
+    def contiguous(self, a: Array) -> Array: ...
+    @abstractmethod
+    def concat(self, parts: Sequence[Array]) -> Array:
+        """Joined along the last axis."""
+
+    @abstractmethod
+    def broadcast(self, a: Array, shape: Sequence[int]) -> Array: ...
+    @abstractmethod
+    def repeat(self, a: Array, times: int) -> Array:
+        """Each line of the first axis so many times in a row."""
+
+    # -- arithmetic --------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def divide(self, a: Array, b: Array | float) -> Array:
+        """Correctly rounded quotient in float32 (float64 where `a` is)."""
+
+    @abstractmethod
+    def where(self, mask: Array, a: Array | float, b: Array | float) -> Array:
+        """`a` or `b` by mask; a Python number takes the kind of the other."""
+
+    @abstractmethod
+    def minimum(self, a: Array, b: Array | float) -> Array: ...
+    @abstractmethod
+    def maximum(self, a: Array, b: Array | float) -> Array:
+        """NaN where either is NaN, like minimum."""
+
+    @abstractmethod
+    def abs(self, a: Array) -> Array: ...
+    @abstractmethod
+    def floor(self, a: Array) -> Array: ...
+    @abstractmethod
+    def trunc(self, a: Array) -> Array: ...
+    @abstractmethod
+    def round_half_even(self, a: Array) -> Array: ...
+    @abstractmethod
+    def copysign(self, a: Array | float, sign: Array) -> Array: ...
+    @abstractmethod
+    def isnan(self, a: Array) -> Array: ...
+    @abstractmethod
+    def isfinite(self, a: Array) -> Array: ...
+    @abstractmethod
+    def any(self, mask: Array) -> bool: ...
+    @abstractmethod
+    def max(self, a: Array) -> Array:
+        """NaN if any is NaN, like min. [n, k] -> [n, 1]."""
+
+    @abstractmethod
+    def min(self, a: Array) -> Array: ...
+    @abstractmethod
+    def argmax(self, a: Array) -> Array:
+        """Index of the largest, the first on a tie. [n, k] -> i64 [n, 1]."""
+
+    @abstractmethod
+    def take(self, table: Array, index: Array) -> Array:
+        """table[index] for a one-dimensional table and an index of any integer kind and shape."""
+
+    @abstractmethod
+    def take_along(self, a: Array, index: Array) -> Array:
+        """a[i, index[i, j]]; index is i64."""
+
+    @abstractmethod
+    def bucketize(self, a: Array, edges: tuple[float, ...], *, up: bool) -> Array:
+        """u8: how many of the ascending edges lie below; a value on an edge counts it if `up`."""
+
+    @abstractmethod
+    def matmul(self, a: Array, b: Array) -> Array: ...
+    @abstractmethod
+    def quiet(self) -> AbstractContextManager[Any]:
+        """Without floating-point warnings and without gradients."""
+
+    # -- float16 -----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def to_f16(self, x: Array) -> Array:
+        """float32 -> i16 bit patterns of float16, half to even, overflow to infinity, one NaN."""
+
+    @abstractmethod
+    def from_f16(self, bits: Array) -> Array:
+        """i16 bit patterns -> float32, exact."""
+
+    # -- the same for both libraries ---------------------------------------------------------------------------------
+
+    def clip(self, a: Array, low: float, high: float) -> Array:
+        return self.minimum(self.maximum(a, low), high)
+
+    def absmax(self, x: Array) -> Array:
+        """Largest magnitude over the last axis; NaN if any is NaN."""
+        return self.maximum(self.max(x), -self.min(x))
+
+    def first_extreme(self, x: Array) -> Array:
+        """The element of largest magnitude with its sign, the first on a tie. [n, k] -> [n, 1]; NaN if any is NaN."""
+        high, low = self.max(x), self.min(x)
+        found = self.where(high > -low, high, low)
+        tie = (high == -low) & (high != 0)
+        if self.any(tie):
+            rows = tie[:, 0]
+            some = x[rows]
+            found[rows] = self.take_along(some, self.argmax(self.abs(some)))
+        return self.where(found == 0, 0.0, found)
+
+    def reciprocal_or_zero(self, d: Array) -> Array:
+        """1/d, and 0 where d is 0."""
+        return self.where(d == 0, 0.0, self.divide(self.full((1, 1), 1.0, "f32"), self.where(d == 0, 1.0, d)))
+
+    def round_half_away(self, a: Array) -> Array:
+        """roundf: halves go away from zero, exactly, for any float32."""
+        return self.trunc(a + self.copysign(_BELOW_HALF, a))
+
+    def bits(self, x: Array) -> Array:
+        """float32 -> i32 bit patterns (a view)."""
+        return self.view(x, "i32")
+
+    def from_bits(self, bits: Array) -> Array:
+        """i32 bit patterns -> float32 (a view)."""
+        return self.view(bits, "f32")
+
+    def bytes_f16(self, x: Array) -> Array:
+        """float32 [..., k] -> uint8 [..., 2k], little-endian float16."""
+        return self.view(self.to_f16(x), "u8")
+
+    def f16_bytes(self, packed: Array) -> Array:
+        """uint8 [..., 2k] -> float32 [..., k]."""
+        return self.from_f16(self.view(self.contiguous(packed), "i16"))
+
+    def round_f16(self, x: Array) -> Array:
+        """float32 rounded to what float16 holds."""
+        return self.from_f16(self.to_f16(x))
+
+    def to_bf16(self, x: Array) -> Array:
+        """float32 -> i16 bit patterns of bfloat16, half to even, overflow to infinity, one NaN."""
+        b = self.bits(x)
+        high = (b + (((b >> 16) & 1) + 0x7FFF)) >> 16
+        nan = self.isnan(x)
+        if self.any(nan):
+            high = self.where(nan, BF16_NAN, high)
+        return self.cast(high, "i16")
+
+    def from_bf16(self, bits: Array) -> Array:
+        """i16 bit patterns -> float32, exact."""
+        return self.from_bits(self.cast(bits, "i32") << 16)
+
+    def bytes_f32(self, x: Array) -> Array:
+        """float32 [..., k] -> uint8 [..., 4k]."""
+        return self.view(self.contiguous(x), "u8")
+
+    def f32_bytes(self, packed: Array) -> Array:
+        """uint8 [..., 4k] -> float32 [..., k]."""
+        return self.view(self.contiguous(packed), "f32")
+
+    def exponent(self, x: Array) -> Array:
+        """floor(log2 |x|) as i32 for normal float32; -127 for zero and subnormals, 128 for infinity and NaN."""
+        return ((self.bits(x) >> 23) & 0xFF) - 127
+
+    def power_of_two(self, e: Array) -> Array:
+        """2**e exactly as float32, for i32 e from -149 to 127."""
+        normal = self.from_bits((self.maximum(e, -126) + 127) << 23)
+        tiny = self.from_bits(
+            self.cast(self.full((1,), 1, "i32") << (self.minimum(self.maximum(e, -149), -127) + 149), "i32")
+        )
+        return self.where(e < -126, tiny, normal)
+
+    def from_e8m0(self, code: Array) -> Array:
+        """u8 -> float32 2**(code - 127); 255 is NaN (OCP MX 1.0, section 5.4.1)."""
+        power = self.power_of_two(self.minimum(self.cast(code, "i32") - 127, 127))
+        return self.where(code == 255, float("nan"), power)
+
+
+class _Numpy(Namespace):
+    name = "numpy"
+    on_processor = True
+    where_it_is = "a numpy array"
+
+    def __init__(self) -> None:
+        import numpy
+
+        self.np = numpy
+        self._dtypes: dict[str, Any] = {
+            "u8": numpy.dtype("u1"),
+            "i8": numpy.dtype("i1"),
+            "i16": numpy.dtype("<i2"),
+            "i32": numpy.dtype("<i4"),
+            "i64": numpy.dtype("<i8"),
+            "f32": numpy.dtype("<f4"),
+            "f64": numpy.dtype("<f8"),
+            "bool": numpy.dtype("?"),
+        }
+        self._constants: dict[Any, Any] = {}
+
+    def owns(self, a: object) -> bool:
+        return isinstance(a, self.np.ndarray)
+
+    def plain(self, a: Array) -> Array:
+        return self.np.ascontiguousarray(a).reshape(a.shape)
+
+    def widen(self, a: Array) -> Array:
+        if a.dtype.name == "bfloat16":
+            return self.from_bf16(a.view(self._dtypes["i16"]))
+        return a.astype(self._dtypes["f32"], copy=False)
+
+    def empty_of(self, shape: Sequence[int], dtype: Any) -> Array:
+        return self.np.empty(shape, dtype)
+
+    def empty(self, shape: Sequence[int], kind: Kind) -> Array:
+        return self.np.empty(shape, self._dtypes[kind])
+
+    def full(self, shape: Sequence[int], value: float, kind: Kind) -> Array:
+        return self.np.full(shape, value, self._dtypes[kind])
+
+    def constant(self, values: tuple[float, ...], kind: Kind) -> Array:
+        key = (values, kind)
+        if key not in self._constants:
+            self._constants[key] = self.np.array(values, self._dtypes[kind])
+        return self._constants[key]
+
+    def cast(self, a: Array, kind: Kind) -> Array:
+        return a.astype(self._dtypes[kind], copy=False)
+
+    def view(self, a: Array, kind: Kind) -> Array:
+        return a.view(self._dtypes[kind])
+
+    def contiguous(self, a: Array) -> Array:
+        return self.np.ascontiguousarray(a)
+
+    def concat(self, parts: Sequence[Array]) -> Array:
+        return self.np.concatenate(parts, axis=-1)
+
+    def broadcast(self, a: Array, shape: Sequence[int]) -> Array:
+        return self.np.broadcast_to(a, shape)
+
+    def repeat(self, a: Array, times: int) -> Array:
+        return self.np.repeat(a, times, axis=0)
+
+    def divide(self, a: Array, b: Array | float) -> Array:
+        return a / (b if hasattr(b, "dtype") else a.dtype.type(b))
+
+    def where(self, mask: Array, a: Any, b: Any) -> Array:
+        if not hasattr(a, "dtype"):
+            a = b.dtype.type(a)
+        elif not hasattr(b, "dtype"):
+            b = a.dtype.type(b)
+        return self.np.where(mask, a, b)
+
+    def minimum(self, a: Array, b: Array | float) -> Array:
+        return self.np.minimum(a, b if hasattr(b, "dtype") else a.dtype.type(b))
+
+    def maximum(self, a: Array, b: Array | float) -> Array:
+        return self.np.maximum(a, b if hasattr(b, "dtype") else a.dtype.type(b))
+
+    def abs(self, a: Array) -> Array:
+        return self.np.abs(a)
+
+    def floor(self, a: Array) -> Array:
+        return self.np.floor(a)
+
+    def trunc(self, a: Array) -> Array:
+        return self.np.trunc(a)
+
+    def round_half_even(self, a: Array) -> Array:
+        return self.np.rint(a)
+
+    def copysign(self, a: Array | float, sign: Array) -> Array:
+        return self.np.copysign(a if hasattr(a, "dtype") else sign.dtype.type(a), sign)
+
+    def isnan(self, a: Array) -> Array:
+        return self.np.isnan(a)
+
+    def isfinite(self, a: Array) -> Array:
+        return self.np.isfinite(a)
+
+    def any(self, mask: Array) -> bool:
+        return bool(mask.any())
+
+    def max(self, a: Array) -> Array:
+        return a.max(axis=-1, keepdims=True)
+
+    def min(self, a: Array) -> Array:
+        return a.min(axis=-1, keepdims=True)
+
+    def argmax(self, a: Array) -> Array:
+        return self.np.argmax(a, axis=-1, keepdims=True)
+
+    def take(self, table: Array, index: Array) -> Array:
+        return table[index]
+
+    def take_along(self, a: Array, index: Array) -> Array:
+        return self.np.take_along_axis(a, index, axis=-1)
+
+    def bucketize(self, a: Array, edges: tuple[float, ...], *, up: bool) -> Array:
+        count = self.np.zeros(a.shape, "u1")
+        for edge in edges:
+            count += (a >= a.dtype.type(edge)) if up else (a > a.dtype.type(edge))
+        return count
+
+    def matmul(self, a: Array, b: Array) -> Array:
+        return a @ b
+
+    def quiet(self) -> AbstractContextManager[Any]:
+        return self.np.errstate(all="ignore")
+
+    def to_f16(self, x: Array) -> Array:
+        bits = x.astype("<f2").view(self._dtypes["i16"])
+        nan = self.np.isnan(x)
+        if nan.any():
+            bits[nan] = F16_NAN
+        return bits
+
+    def from_f16(self, bits: Array) -> Array:
+        return bits.view("<f2").astype(self._dtypes["f32"])
+
+
+class _Torch(Namespace):
+    name = "torch"
+
+    def __init__(self, device: Any) -> None:
+        self.torch = torch = sys.modules["torch"]
+        self.device = device
+        self.on_processor = device.type == "cpu"
+        self.where_it_is = f"a torch tensor on {device}"
+        self._dtypes: dict[str, Any] = {
+            "u8": torch.uint8,
+            "i8": torch.int8,
+            "i16": torch.int16,
+            "i32": torch.int32,
+            "i64": torch.int64,
+            "f32": torch.float32,
+            "f64": torch.float64,
+            "bool": torch.bool,
+        }
+        self._constants: dict[Any, Any] = {}
+
+    def owns(self, a: object) -> bool:
+        return isinstance(a, self.torch.Tensor) and a.device == self.device
+
+    def plain(self, a: Array) -> Array:
+        return a.detach().contiguous()
+
+    def widen(self, a: Array) -> Array:
+        return a.to(self.torch.float32)
+
+    def empty_of(self, shape: Sequence[int], dtype: Any) -> Array:
+        return self.torch.empty(tuple(shape), dtype=dtype, device=self.device)
+
+    def _like(self, value: Array | float, other: Array) -> Array:
+        """A number as a tensor of the other's dtype: torch would take a wrapped number's reciprocal, or promote."""
+        if isinstance(value, self.torch.Tensor):
+            return value
+        return self.torch.full((1,), value, dtype=other.dtype, device=self.device)
+
+    def empty(self, shape: Sequence[int], kind: Kind) -> Array:
+        return self.torch.empty(tuple(shape), dtype=self._dtypes[kind], device=self.device)
+
+    def full(self, shape: Sequence[int], value: float, kind: Kind) -> Array:
+        return self.torch.full(tuple(shape), value, dtype=self._dtypes[kind], device=self.device)
+
+    def constant(self, values: tuple[float, ...], kind: Kind) -> Array:
+        key = (values, kind)
+        if key not in self._constants:
+            self._constants[key] = self.torch.tensor(values, dtype=self._dtypes[kind], device=self.device)
+        return self._constants[key]
+
+    def cast(self, a: Array, kind: Kind) -> Array:
+        return a.to(self._dtypes[kind])
+
+    def view(self, a: Array, kind: Kind) -> Array:
+        return a.view(self._dtypes[kind])
+
+    def contiguous(self, a: Array) -> Array:
+        return a.contiguous()
+
+    def concat(self, parts: Sequence[Array]) -> Array:
+        return self.torch.cat(tuple(parts), dim=-1)
+
+    def broadcast(self, a: Array, shape: Sequence[int]) -> Array:
+        return a.expand(tuple(shape))
+
+    def repeat(self, a: Array, times: int) -> Array:
+        return a.repeat_interleave(times, dim=0)
+
+    def divide(self, a: Array, b: Array | float) -> Array:
+        return a / self._like(b, a)
+
+    def where(self, mask: Array, a: Array | float, b: Array | float) -> Array:
+        if isinstance(a, self.torch.Tensor):
+            return self.torch.where(mask, a, self._like(b, a))
+        return self.torch.where(mask, self._like(a, b), b)
+
+    def minimum(self, a: Array, b: Array | float) -> Array:
+        return self.torch.minimum(a, self._like(b, a))
+
+    def maximum(self, a: Array, b: Array | float) -> Array:
+        return self.torch.maximum(a, self._like(b, a))
+
+    def abs(self, a: Array) -> Array:
+        return a.abs()
+
+    def floor(self, a: Array) -> Array:
+        return a.floor()
+
+    def trunc(self, a: Array) -> Array:
+        return a.trunc()
+
+    def round_half_even(self, a: Array) -> Array:
+        return a.round()
+
+    def copysign(self, a: Array | float, sign: Array) -> Array:
+        return self.torch.copysign(self._like(a, sign), sign)
+
+    def isnan(self, a: Array) -> Array:
+        return a.isnan()
+
+    def isfinite(self, a: Array) -> Array:
+        return a.isfinite()
+
+    def any(self, mask: Array) -> bool:
+        return bool(mask.any())
+
+    def max(self, a: Array) -> Array:
+        return a.amax(dim=-1, keepdim=True)
+
+    def min(self, a: Array) -> Array:
+        return a.amin(dim=-1, keepdim=True)
+
+    def argmax(self, a: Array) -> Array:
+        # torch does not promise the first of equals: take the lowest index among them.
+        k = a.shape[-1]
+        place = self.torch.arange(k, device=self.device).expand(a.shape)
+        return self.torch.where(a == self.max(a), place, k).amin(dim=-1, keepdim=True)
+
+    def take(self, table: Array, index: Array) -> Array:
+        return table[index.to(self.torch.int64)]
+
+    def take_along(self, a: Array, index: Array) -> Array:
+        return a.gather(-1, index)
+
+    def bucketize(self, a: Array, edges: tuple[float, ...], *, up: bool) -> Array:
+        table = self.torch.tensor(edges, dtype=a.dtype, device=self.device)
+        return self.torch.bucketize(a, table, right=up, out_int32=True).to(self.torch.uint8)
+
+    def matmul(self, a: Array, b: Array) -> Array:
+        return a @ b
+
+    def quiet(self) -> AbstractContextManager[Any]:
+        return self.torch.no_grad()  # type: ignore[no-any-return]
+
+    def to_f16(self, x: Array) -> Array:
+        bits = x.to(self.torch.float16).view(self.torch.int16)
+        return self.torch.where(x.isnan(), self._like(F16_NAN, bits), bits)
+
+    def from_f16(self, bits: Array) -> Array:
+        return bits.view(self.torch.float16).to(self.torch.float32)
+
+
+@cache
+def numpy_namespace() -> Namespace:
+    """The namespace of numpy arrays."""
+    return _Numpy()
+
+
+@cache
+def _torch_namespace(device: Any) -> Namespace:
+    return _Torch(device)
+
+
+def namespace(x: Array) -> Namespace:
+    """The namespace of an array, by its library and device.
+
+    Raises:
+        UserError: `x` is neither a numpy array nor a torch tensor.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        return _torch_namespace(x.device)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(x, numpy.ndarray):
+        return numpy_namespace()
+    raise UserError(f"codecs take numpy arrays and torch tensors, not {type(x).__name__}")
+
+
+def dtype_name(a: Array) -> str:
+    """The name of an array's dtype, the same word for both libraries."""
+    return str(getattr(a.dtype, "name", a.dtype)).removeprefix("torch.")
