@@ -122,6 +122,14 @@ class ConfigKeys:
         """Mark keys as known to a family and without effect on the cache."""
         self._read.update(names)
 
+    def without(self, *names: str) -> ConfigKeys:
+        """The same keys as if `names` were absent; what is read through it counts as read here."""
+        kept = {k: v for k, v in self.values.items() if k not in names}
+        view = ConfigKeys(kept, outer=self.outer, where=self.where, model_types=self.model_types)
+        view._read = self._read
+        self._read.update(names)
+        return view
+
     def raw(self, name: str) -> object | None:
         """The value as JSON gave it, None where absent; for shapes that no getter knows."""
         self._read.add(name)
