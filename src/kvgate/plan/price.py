@@ -16,7 +16,7 @@ from kvgate.core.errors import UserError
 from kvgate.core.geometry import LayerGeometry, ModelGeometry
 from kvgate.core.recipe import Recipe, Side
 from kvgate.formats.spec import KVSide, codec, codecs
-from kvgate.methods.spec import Storage, methods, storage_of
+from kvgate.methods.spec import Window, methods, storage_of
 from kvgate.plan.keep import kept, layer_count
 from kvgate.plan.terms import LayerPrice, Price
 
@@ -86,10 +86,10 @@ def layer_sequence_bytes(p: LayerPrice, tokens: int) -> int:
     total = p.state_bytes + p.fixed_bytes
     if p.layer.fixed_tokens is not None:
         return total
-    held = tokens if p.layer.window_tokens is None else min(tokens, p.layer.window_tokens)
-    # A sequence shorter than the residual window has fewer native tokens than `fixed_bytes` counts.
-    missing = max(0, p.kept_tokens - held)
-    return total + _rows(held, p.layer) * p.row_bytes - _rows(missing, p.layer) * p.kept_extra_bytes
+    rows = _rows(tokens if p.layer.window_tokens is None else min(tokens, p.layer.window_tokens), p.layer)
+    total += rows * p.row_bytes
+    # `fixed_bytes` counts a whole residual window; a sequence shorter than that is just native.
+    return min(total, p.state_bytes + rows * p.short_row_bytes) if p.short_row_bytes else total
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class _Cell:
     word: str
     row_bytes: int = 0
     fixed_bytes: int = 0
-    extra_bytes: int = 0
+    native_row_bytes: int = 0
 
 
 _NOTHING = _Cell("")
@@ -116,13 +116,11 @@ def _layer(
                 "so both have one type",
                 fix=f"write {asked['k']}",
             )
-        k = _cell(layer, "k", asked["k"], base, engine)
-        v = _NOTHING if _one_vector(layer) else _cell(layer, "v", asked["v"], base, engine)
-    windowed = (recipe.residual_tokens or 0) + (recipe.sink_tokens or 0)
-    kept_tokens = 0 if layer.fixed_tokens is not None else min(windowed, layer.window_tokens or windowed)
-    extra = k.extra_bytes + v.extra_bytes
+        k = _cell(layer, "k", asked["k"], base, recipe, engine)
+        v = _NOTHING if _one_vector(layer) else _cell(layer, "v", asked["v"], base, recipe, engine)
     rows = k.row_bytes + v.row_bytes + layer.index_bytes_per_token
-    fixed = k.fixed_bytes + v.fixed_bytes + _rows(kept_tokens, layer) * extra
+    held_native = k.fixed_bytes + v.fixed_bytes
+    short = sum(side.native_row_bytes if side.fixed_bytes else side.row_bytes for side in (k, v))
     return LayerPrice(
         layer=layer,
         k=k.word,
@@ -131,19 +129,26 @@ def _layer(
         v_row_bytes=v.row_bytes,
         index_row_bytes=layer.index_bytes_per_token,
         state_bytes=_state_bytes(layer, base, engine),
-        fixed_bytes=fixed + (0 if layer.fixed_tokens is None else _rows(layer.fixed_tokens, layer) * rows),
-        kept_tokens=kept_tokens if extra else 0,
-        kept_extra_bytes=extra,
+        fixed_bytes=held_native if layer.fixed_tokens is None else _rows(layer.fixed_tokens, layer) * rows,
+        short_row_bytes=short + layer.index_bytes_per_token if held_native and layer.fixed_tokens is None else 0,
     )
 
 
-def _cell(layer: LayerGeometry, kv: KVSide, side: Side, base: Side, engine: str) -> _Cell:
+def _cell(layer: LayerGeometry, kv: KVSide, side: Side, base: Side, recipe: Recipe, engine: str) -> _Cell:
     side = stored_as(layer, base if layer.kind == "cross_attention" and engine in NATIVE_CROSS else side, engine)
-    storage: Storage = storage_of(side, kv)
-    row = storage.slot_bytes(layer, kv)
-    # Native tokens beside stored ones cost the difference: they are not stored twice.
-    extra = 0 if side == base else storage_of(base, kv).slot_bytes(layer, kv) - row
-    return _Cell(str(side), row, storage.fixed_bytes(layer), extra)
+    native_row = storage_of(base, kv).slot_bytes(layer, kv)
+    if side == base:
+        return _Cell(str(side), native_row)
+    storage = storage_of(side, kv, _window(recipe, base))
+    return _Cell(str(side), storage.slot_bytes(layer, kv), storage.fixed_bytes(layer), native_row)
+
+
+def _window(recipe: Recipe, base: Side) -> Window | None:
+    """Tokens that the recipe keeps native; None is the method's own rule, for native values of 16 bits."""
+    native_bytes = codec(base.codec).row_bytes(1)
+    if recipe.residual_tokens is None and recipe.sink_tokens is None and native_bytes == 2:
+        return None
+    return Window(recipe.residual_tokens, recipe.sink_tokens or 0, native_bytes)
 
 
 def stored_as(layer: LayerGeometry, side: Side, engine: str) -> Side:

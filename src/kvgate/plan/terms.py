@@ -25,8 +25,8 @@ class LayerPrice:
         k_row_bytes, v_row_bytes: bytes of one stored row over all heads of the rank.
         index_row_bytes: the indexer's own row.
         state_bytes: states per sequence. fixed_bytes: further bytes per sequence (residual windows, cross attention).
-        kept_tokens: tokens of a full sequence that stay native beside stored ones (`residual=`, `sink=`).
-        kept_extra_bytes: what one of those costs over a stored one; `fixed_bytes` has it for all `kept_tokens`.
+        short_row_bytes: bytes of a row while a sequence is still held native (`residual=`, `sink=`, unfinished groups);
+            a sequence in this layer never takes more than that. 0 where nothing is held native.
     """
 
     layer: LayerGeometry
@@ -37,8 +37,7 @@ class LayerPrice:
     index_row_bytes: int = 0
     state_bytes: int = 0
     fixed_bytes: int = 0
-    kept_tokens: int = 0
-    kept_extra_bytes: int = 0
+    short_row_bytes: int = 0
 
     @property
     def row_bytes(self) -> int:
