@@ -25,7 +25,7 @@ TEXT_PARTS: Final = (
 )
 _MAX_NESTING: Final = 4
 _LAYER_KEYS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_transformer_layers")
-_LAYER_KEYS_OF_DECODERS: Final = (*_LAYER_KEYS, "decoder_layers", "block_configs", "hybrid_override_pattern")
+_LAYER_KEYS_OF_DECODERS: Final = (*_LAYER_KEYS, "decoder_layers", "layers_block_type", "hybrid_override_pattern")
 
 MAX_COUNT: Final = 2**31 - 1
 #: Bounds of what a configuration may announce; the largest known models stay far below.
@@ -37,7 +37,7 @@ MAX_DIM: Final = 1_048_576
 _SHAPING: Final = re.compile(
     r"attention|attn|window|swa|state|ssm|mamba|recurr|lightning|retention|delta|gdn|kda|wkv|latent|lora_rank"
     r"|shar(e|ed|ing)(_|$)|(^|_)cla(_|$)|chunk|compress|index|sparse|(^|_)linear|hybrid|conv(_|$)|(^|_)d_conv"
-    r"|layer_?types?|layers?_types?|block_?types?|block_config|layer_pattern|layers_pattern|(^|_)local|(^|_)global"
+    r"|layer_?types?|per_layer_config|layers?_types?|block_?types?|block_config|layer_pattern|layers_pattern|(^|_)local|(^|_)global"
     r"|(^|_)cross|memory|(^|_)sinks?(_|$)|head_dim|head_size|heads?(_|$)|(^|_)kv(_|$)|kv_channels|nextn|mtp"
     r"|query_group|full_attn|no_rope_layers|key_length|value_length|(^|_)k_dim|(^|_)v_dim|(^|_)d_(k|v|kv|head)$",
     re.IGNORECASE,
@@ -48,9 +48,9 @@ _HARMLESS: Final = re.compile(
     r"|vision|image|audio|video|initializer|(^|_)init(_|$)|loss|_implementation$|^output_(attentions|hidden_states)$"
     r"|quant|softcap|softmax|multiplier|scalar|^use_cache$|^cache_implementation$|^attention_scaling|_scal(e|ing)$"
     r"|temperature|^attn_?_?factor|^attn_type$|_classifier|classifier_|^lm_head|head_bias|_heads_?to_?prune|pruned_heads"
-    r"|activation_sparsity|^decoder_sparse_step$|^mlp_|^use_flash|flash_attn|^fp32_|_in_fp32$|layer_scale|clip_qkv"
+    r"|^activation_|^decoder_sparse_step$|^mlp_|^use_flash|flash_attn|^fp32_|_in_fp32$|layer_scale|clip_qkv"
     r"|qkv_clip|clamp|alibi|parallel_attn|parallel_attention|^gradient|checkpoint|^attention_method$|upcast_attn"
-    r"|reorder_and_upcast|layer_idx|attn_output_gate|attention_output_gate|^use_gated_attention|head_wise_attn_gate"
+    r"|reorder_and_upcast|layer_idx|attn_output_gate|scale_attn|attention_output_gate|^use_gated_attention|head_wise_attn_gate"
     r"|^is_causal$|^causal_attention$|bidirectional_attention|^chunk_size_feed_forward$|task_specific|problem_type"
     r"|tie_|^attn_logit|qk_head_norm|position_embedding|label|_attn_mlp|linear_bias|^add_|^n_inner",
     re.IGNORECASE,

@@ -7,7 +7,7 @@ Names and defaults: transformers 5.19 (`models/*/configuration_*.py`), vLLM 0.32
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kvgate.core.errors import UserError
@@ -15,6 +15,7 @@ from kvgate.core.geometry import LayerGeometry
 from kvgate.core.text import one_line
 from kvgate.models.config_family import ConfigLayers
 from kvgate.models.config_keys import MAX_DIM, MAX_HEADS, MAX_LAYERS, ConfigKeys
+from kvgate.models.mtp import mtp_count
 
 #: Kinds of layers in geometry's words.
 FULL: Final = "full_attention"
@@ -22,7 +23,7 @@ SLIDING: Final = "sliding_window"
 CHUNKED: Final = "chunked_attention"
 
 _LAYERS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_transformer_layers")
-_HEADS: Final = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+_HEADS: Final = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads")
 _KV_HEADS: Final = (
     "n_head_kv",
     "num_kv_heads",
@@ -36,7 +37,6 @@ _KV_HEADS: Final = (
 _HEAD_DIMS: Final = ("head_dim", "attention_head_dim", "kv_channels", "hidden_size_per_head", "head_size", "d_head")
 _HIDDEN: Final = ("hidden_size", "n_embd", "d_model", "model_dim", "n_embed")
 WINDOWS: Final = ("sliding_window", "sliding_window_size")
-MTP_COUNTS: Final = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers", "num_mtp_modules")
 
 #: What configurations call a layer that sees all tokens, a window, a chunk.
 _WORDS: Final = {
@@ -148,7 +148,7 @@ def listed_kinds(keys: ConfigKeys, count: int, name: str = "layer_types") -> tup
         return None
     if len(words) < count:
         raise UserError(f"{keys.label(name)} has {len(words)} entries for {count} layers")
-    if len(words) > count and len(words) > count + (mtp_count(keys) or 0):
+    if len(words) > count and len(words) > count + mtp_count(keys):
         raise UserError(f"{keys.label(name)} has {len(words)} entries for {count} layers")
     return tuple(kind_of(keys, name, word) for word in words)
 
@@ -183,11 +183,6 @@ def window_tokens(keys: ConfigKeys) -> int:
     return keys.integer(*WINDOWS)
 
 
-def mtp_count(keys: ConfigKeys) -> int:
-    """Layers of multi-token prediction; 0 where there are none or the file does not say."""
-    return keys.maybe_int(*MTP_COUNTS, maximum=MAX_LAYERS) or 0
-
-
 def attention_stack(
     keys: ConfigKeys,
     kinds: Sequence[str],
@@ -211,7 +206,39 @@ def attention_stack(
     extra = mtp_count(keys)
     all_kinds = (*kinds, *(FULL,) * (count + extra - len(kinds)))[: count + extra]
     made = [heads_of(kind).layer(i, kind, sizes[kind]) for i, kind in enumerate(all_kinds)]
-    return ConfigLayers(tuple(made[:count]), count, tuple(made[count:]), notes)
+    own = overridden(keys, made[:count])
+    return ConfigLayers(own, count, tuple(made[count:]), notes)
+
+
+def overridden(keys: ConfigKeys, layers: Sequence[LayerGeometry]) -> tuple[LayerGeometry, ...]:
+    """`layers` with what `per_layer_config` sets apart (transformers 5.1x writes it for heterogeneous models).
+
+    Raises:
+        UserError: an override without a rule, or of a layer that is not there.
+    """
+    every = keys.mapping("per_layer_config")
+    made = {layer.index: layer for layer in layers}
+    for name in every.names() if every is not None else ():
+        own = every.mapping(name) if every is not None else None
+        if own is None or not name.isdecimal() or int(name[:9]) not in made:
+            raise UserError(f"per_layer_config has an entry {one_line(name, 40)!r}, which is no layer of the model")
+        made[int(name)] = _override(own, made[int(name)])
+    return tuple(made.values())
+
+
+def _override(own: ConfigKeys, layer: LayerGeometry) -> LayerGeometry:
+    """One layer with its own head sizes, KV heads or window; query heads change nothing."""
+    own.ignore("num_attention_heads")
+    k_dim = own.maybe_int(*_HEAD_DIMS, minimum=1, maximum=MAX_DIM) or layer.k_dim
+    v_dim = own.maybe_int("v_head_dim", minimum=1, maximum=MAX_DIM)
+    if v_dim is None:
+        v_dim = k_dim if layer.v_dim == layer.k_dim else layer.v_dim
+    count = own.maybe_int("num_key_value_heads", minimum=1, maximum=MAX_HEADS) or layer.kv_heads
+    layer = replace(layer, kv_heads=count, k_dim=k_dim, v_dim=v_dim)
+    if "sliding_window" in own.values:
+        window = own.maybe_int("sliding_window", minimum=1)
+        layer = replace(layer, kind=FULL if window is None else SLIDING, window_tokens=window, chunked=False)
+    return layer
 
 
 def _unused_window(keys: ConfigKeys) -> tuple[str, ...]:

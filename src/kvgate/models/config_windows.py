@@ -46,7 +46,7 @@ class Windowed:
         keys.ignore(*self.ignored)
         listed = listed_kinds(keys, count)
         kinds = self.rule(keys, count) if listed is None else listed
-        keys.ignore(_PATTERN, "use_sliding_window", "max_window_layers")
+        keys.ignore(_PATTERN, f"_{_PATTERN}", "use_sliding_window", "max_window_layers")
         if listed is not None and SLIDING in listed and not keys.flag("use_sliding_window", True):
             raise UserError(
                 "layer_types names sliding layers, and use_sliding_window is false", fix="correct one of them"
@@ -70,7 +70,7 @@ def every_nth(default: int) -> Rule:
         pattern = keys.raw(_PATTERN)
         if isinstance(pattern, str):
             return _lettered(keys, pattern, count)
-        period = keys.maybe_int(_PATTERN, "_sliding_window_pattern", minimum=1, maximum=MAX_LAYERS)
+        period = keys.maybe_int(_PATTERN, f"_{_PATTERN}", minimum=1, maximum=MAX_LAYERS)
         return every_nth_full(count, default if period is None else period)
 
     return rule

@@ -12,7 +12,7 @@ from kvgate.core.errors import UserError
 from kvgate.core.geometry import ModelGeometry
 from kvgate.core.source import Source
 from kvgate.core.text import one_line
-from kvgate.models.config_family import config_family_of
+from kvgate.models.config_family import DEFAULT_FAMILY, ConfigFamily, config_family_of
 from kvgate.models.config_keys import ConfigKeys, refuse_unread_cache_keys
 
 _DTYPES: Final = {
@@ -38,6 +38,8 @@ _CONTEXT: Final = (
     "n_ctx",
 )
 _VOCABULARY: Final = ("vocab_size", "padded_vocab_size", "n_vocab")
+#: Endings of architecture names that do not generate text.
+_OTHER_TASKS: Final = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 _MAX_NAME_CHARS: Final = 200
 
 
@@ -52,12 +54,9 @@ def geometry_from_config(config: Mapping[str, object], name: str, source: Source
     """
     keys = ConfigKeys.of(config)
     family = config_family_of(keys)
+    _refuse_other_tasks(config, keys, family)
     found = family.layers(keys)
     refuse_unread_cache_keys(keys)
-    if config.get("is_encoder_decoder") and "is_encoder_decoder" not in keys.read:
-        raise UserError(
-            f"kvgate has no rule for the encoder-decoder {keys.model_type!r}", allowed=("whisper", "mllama")
-        )
     if not found.layers:
         raise UserError(f"{one_line(name, 80)} has no layer with a cache or a state")
     native, dtype_notes = _native_dtype(keys)
@@ -76,6 +75,20 @@ def geometry_from_config(config: Mapping[str, object], name: str, source: Source
         family=family.name,
         notes=(*found.notes, *dtype_notes, *scheme_notes),
     )
+
+
+def _refuse_other_tasks(config: Mapping[str, object], keys: ConfigKeys, family: ConfigFamily) -> None:
+    """Refuse what the default rule would take for a decoder: encoders, and encoder-decoders that nobody claims."""
+    if family.name != DEFAULT_FAMILY:
+        return
+    if config.get("is_encoder_decoder"):
+        raise UserError(
+            f"kvgate has no rule for the encoder-decoder {one_line(keys.model_type, 60)!r}", allowed=("whisper",)
+        )
+    listed = config.get("architectures")
+    words = [w for w in listed if isinstance(w, str)] if isinstance(listed, (list, tuple)) else []
+    if words and all(w.endswith(_OTHER_TASKS) for w in words):
+        raise UserError(f"{one_line(words[0], 60)} has no KV cache", fix="give a text-generating model")
 
 
 def kv_scheme(keys: ConfigKeys) -> tuple[str, tuple[str, ...]]:

@@ -14,21 +14,31 @@ class Encoder:
     name: str = "encoder"
     model_types: tuple[str, ...] = (
         "albert",
+        "big_bird",
         "bert",
         "camembert",
         "clip",
+        "data2vec-text",
         "deberta",
         "deberta-v2",
         "distilbert",
         "electra",
+        "ernie",
         "eurobert",
+        "megatron-bert",
         "modernbert",
         "mpnet",
         "nomic_bert",
+        "rembert",
         "roberta",
+        "roberta-prelayernorm",
+        "roc_bert",
+        "roformer",
         "siglip",
         "vit",
         "xlm-roberta",
+        "xlm-roberta-xl",
+        "xmod",
     )
 
     def layers(self, keys: ConfigKeys) -> ConfigLayers:

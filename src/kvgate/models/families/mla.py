@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from kvgate.core.geometry import LayerGeometry
 from kvgate.models.config_family import ConfigLayers
 from kvgate.models.config_keys import MAX_DIM, ConfigKeys
-from kvgate.models.config_layers import FULL, attention_stack, heads, layer_count, mtp_count
+from kvgate.models.config_layers import FULL, attention_stack, heads, layer_count
+from kvgate.models.mtp import mtp_count
 
 _OF_HEADS = ("head_dim", "qk_rope_head_dim", "qk_nope_head_dim", "qk_head_dim", "v_head_dim")
 #: Keys of such files that do not change the latent.
@@ -79,6 +80,7 @@ CONFIG_FAMILY = (
             "glm4_moe_lite",
             "mistral4",
             "pangu_ultra_moe",
+            "axk1",
         ),
     ),
     Mla(name="longcat_flash", model_types=("longcat_flash",), per_layer=2),

@@ -22,6 +22,8 @@ class Mpt:
 
     def layers(self, keys: ConfigKeys) -> ConfigLayers:
         count, dim = layer_count(keys), head_dim(keys)
+        # Written by newer versions of transformers, which do not read it for these models.
+        keys.ignore("num_key_value_heads")
         same = Heads(_kv_heads(keys), dim, dim)
         return attention_stack(keys, (FULL,) * count, count, lambda kind: same)
 
