@@ -110,7 +110,7 @@ def group(specs: Mapping[str, Spec], *, hybrid: bool = True, packed: bool = Fals
     if not specs:
         return ()
     if not hybrid:
-        specs = _promoted(specs)
+        specs = _one_kind(specs)
     if len({spec.sort for spec in specs.values()}) == 1:
         return (Group(tuple(specs), (next(iter(specs.values())),)),)
     if _one_type(specs.values()):
@@ -159,15 +159,23 @@ def _one_type(specs: Iterable[Spec]) -> bool:
     return True
 
 
+def _one_kind(specs: Mapping[str, Spec]) -> Mapping[str, Spec]:
+    """Without the hybrid manager: caches that are spread over ranks and those that are not are promoted apart."""
+    whole = {name for name, spec in specs.items() if spec.kind != MAMBA and not spec.sharded}
+    made = dict(specs)
+    for side in (whole, set(specs) - whole):
+        made |= _promoted({name: spec for name, spec in specs.items() if name in side})
+    return made
+
+
 def _promoted(specs: Mapping[str, Spec]) -> Mapping[str, Spec]:
-    """Layers with a window as full ones, where there are full ones."""
-    full = [s for s in specs.values() if s.kind == FULL]
-    if not full or all(s.kind == FULL for s in specs.values()):
+    """Layers with a window as full ones, where there are full ones; all must then be of one type."""
+    if not specs or _one_type(specs.values()):
         return specs
-    blocks = {s.block_tokens for s in full}
+    blocks = {s.block_tokens for s in specs.values() if s.kind == FULL}
     made = {}
     for name, spec in specs.items():
-        if spec.kind in (SLIDING, CHUNKED):
+        if blocks and spec.kind in (SLIDING, CHUNKED):
             block = next(iter(blocks)) if len(blocks) == 1 else spec.block_tokens
             page = spec.page_bytes * block // spec.block_tokens
             spec = replace(spec, kind=FULL, block_tokens=block, page_bytes=page)
