@@ -76,8 +76,11 @@ FULL, SLIDING = "full_attention", "sliding_window"
                 "attention__head_count_kv": [0, 0, 8, 0, 0, 8, 0, 0, 8, 0, 8, 0, 8, 0, 8, 0],
                 "shortconv__l_cache": 3,
             },
-            {(FULL, 8, 64, 64, None): [2, 5, 8, 10, 12, 14]},
-            id="zeros are layers without a cache",
+            {
+                (FULL, 8, 64, 64, None): [2, 5, 8, 10, 12, 14],
+                ("conv", 0, 0, 0, None): [0, 1, 3, 4, 6, 7, 9, 11, 13, 15],
+            },
+            id="zeros are layers without KV rows",
         ),
         # GLM-4.5: the last block predicts the token after next and has no cache.
         pytest.param(
@@ -190,8 +193,8 @@ def test_layers_of_a_file(tmp_path, architecture, keys, expected):
         ),
         ("gemma3n", {"attention__shared_kv_layers": 15}, "no verified rule for 'gemma3n'.*shared_kv_layers"),
         ("gemma3", {"attention__key_length_swa": 256}, "no verified rule for 'gemma3'.*key_length_swa"),
-        ("mamba", {"ssm__state_size": 16}, "no verified rule for 'mamba'.*ssm.state_size"),
-        ("qwen3next", {"full_attention_interval": 4}, "no verified rule for 'qwen3next'.*full_attention_interval"),
+        ("plamo2", {"ssm__state_size": 16}, "no verified rule for 'plamo2'.*ssm.state_size"),
+        ("llama", {"full_attention_interval": 4}, "no verified rule for 'llama'.*full_attention_interval"),
         ("rwkv7", {"wkv__head_size": 64}, "no verified rule for 'rwkv7'.*wkv.head_size"),
         ("glm-dsa", {"attention__indexer__head_count": 1}, "no verified rule for 'glm-dsa'.*indexer"),
         ("bert", {"attention__causal": False}, "bert is an encoder"),

@@ -1,4 +1,4 @@
-"""Per-layer words and numbers of a configuration (`layer_types`), held against the layers and the words that have rules."""
+"""Per-layer words and numbers of a configuration (`layer_types`), held against the layers and the known words."""
 
 from __future__ import annotations
 

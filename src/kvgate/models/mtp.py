@@ -16,7 +16,7 @@ from kvgate.core.geometry import LayerGeometry
 from kvgate.models.config_keys import ConfigKeys
 
 #: Names under which configurations announce how many there are.
-COUNT_KEYS: Final = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
+COUNT_KEYS: Final = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers", "num_mtp_modules")
 #: The largest known is 7 (MiniMax-M3); a bound on what a file may announce.
 MAX_MODULES: Final = 64
 

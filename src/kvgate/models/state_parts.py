@@ -1,4 +1,4 @@
-"""Recurrent states of fixed size: what one sequence keeps in one layer, in elements, with the type and where it is from.
+"""Recurrent states of fixed size: what one sequence keeps in one layer, in elements, with type and source.
 
     Mamba-2     conv (heads*head_dim + 2*groups*state) * (kernel-1)      ssm heads*head_dim*state
     Mamba-1     conv inner * (kernel-1)                                  ssm inner*state
