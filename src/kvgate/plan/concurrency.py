@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from kvgate.core.errors import UserError
 from kvgate.plan.lengths import Lengths, likely_count
-from kvgate.plan.price import layer_sequence_bytes, sequence_bytes
+from kvgate.plan.parallel import sharded_tokens
+from kvgate.plan.price import layer_sequence_bytes
 from kvgate.plan.terms import Budget, LayerPrice, Price
 
 MAX_CONTEXT = 1 << 40
@@ -59,19 +60,25 @@ class Cost:
     shared_bytes: int = 0
 
 
-def cost(rank: str, prices: Sequence[Price], prefix_tokens: int = 0) -> Cost:
+def cost(rank: str, prices: Sequence[Price], prefix_tokens: int = 0, *, dcp: int = 1) -> Cost:
     """Cost of sequences on one rank, all caches together (a model and its draft).
 
     Args:
         prefix_tokens: tokens that all sequences begin with, stored once.
+        dcp: ranks that share the positions of a sequence.
     """
     layers = [layer for price in prices for layer in price.layers]
 
     def own(tokens: int) -> int:
-        whole = sum(sequence_bytes(price, tokens) for price in prices)
-        return whole - sum(_shared_of(layer, tokens, prefix_tokens) for layer in layers) if prefix_tokens else whole
+        return sum(
+            layer_sequence_bytes(p, sharded_tokens(p.layer, tokens, dcp))
+            - _shared_of(p, sharded_tokens(p.layer, tokens, dcp), sharded_tokens(p.layer, prefix_tokens, dcp))
+            for p in layers
+        )
 
-    shared = sum(_shared_of(layer, prefix_tokens, prefix_tokens) for layer in layers) if prefix_tokens else 0
+    shared = sum(
+        _shared_of(p, prefix, prefix) for p in layers if (prefix := sharded_tokens(p.layer, prefix_tokens, dcp))
+    )
     return Cost(rank, own, shared)
 
 
@@ -121,7 +128,7 @@ def check_context(tokens: int) -> int:
 
 def _shared_of(p: LayerPrice, tokens: int, prefix_tokens: int) -> int:
     """Bytes of a sequence's rows that belong to the prefix: those of its tokens that lie in both prefix and window."""
-    if p.layer.fixed_tokens is not None or not p.row_bytes:
+    if not prefix_tokens or p.layer.fixed_tokens is not None or not p.row_bytes:
         return 0
     window = p.layer.window_tokens
     first = 0 if window is None else max(0, tokens - window)
