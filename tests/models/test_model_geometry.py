@@ -187,11 +187,11 @@ def test_layers_of_a_file(tmp_path, architecture, keys, expected):
     ("architecture", "keys", "said"),
     [
         (
-            "gemma4",
+            "gemma5",
             {"attention__sliding_window": 1024},
-            "no verified rule for 'gemma4' with the key 'attention.sliding",
+            "no verified rule for 'gemma5' with the key 'attention.sliding",
         ),
-        ("gemma3n", {"attention__shared_kv_layers": 15}, "no verified rule for 'gemma3n'.*shared_kv_layers"),
+        ("gemma3", {"attention__shared_kv_layers": 15}, "no verified rule for 'gemma3'.*shared_kv_layers"),
         ("gemma3", {"attention__key_length_swa": 256}, "no verified rule for 'gemma3'.*key_length_swa"),
         ("plamo2", {"ssm__state_size": 16}, "no verified rule for 'plamo2'.*ssm.state_size"),
         ("llama", {"full_attention_interval": 4}, "no verified rule for 'llama'.*full_attention_interval"),

@@ -71,7 +71,7 @@ def short_conv_gguf_state(keys: ArchKeys) -> tuple[StatePart, ...]:
     return _parts((length - 1) * keys.integer("embedding_length"), 0)
 
 
-def recurrent_flags(keys: ArchKeys, name: str) -> tuple[bool, ...] | None:
+def layer_flags(keys: ArchKeys, name: str) -> tuple[bool, ...] | None:
     """One true or false a block, MTP blocks too; None where the file has no such key.
 
     Raises:
@@ -82,7 +82,8 @@ def recurrent_flags(keys: ArchKeys, name: str) -> tuple[bool, ...] | None:
         return None
     count = keys.integer("block_count")
     entries = value if isinstance(value, tuple) else (value,) * count
-    if len(entries) < count or not all(isinstance(v, bool) for v in entries):
+    # Writers differ: an array of booleans, or of zeros and ones.
+    if len(entries) < count or not all(isinstance(v, int) and v in (0, 1) for v in entries):
         raise UserError(f"{keys.architecture}.{name} is not one true or false for each of {count} layers")
     return tuple(bool(v) for v in entries)
 

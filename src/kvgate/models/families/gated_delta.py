@@ -17,7 +17,7 @@ from kvgate.models.arch_keys import ArchKeys
 from kvgate.models.config_family import ConfigLayers
 from kvgate.models.config_keys import MAX_DIM, MAX_HEADS, MAX_LAYERS, ConfigKeys
 from kvgate.models.config_layers import FULL, heads, layer_count
-from kvgate.models.gguf_states import GROUPED_SSM_KEYS, grouped_state, recurrent_flags, with_states
+from kvgate.models.gguf_states import GROUPED_SSM_KEYS, grouped_state, layer_flags, with_states
 from kvgate.models.layer_words import layer_words
 from kvgate.models.layers import attention_layers, refuse_unknown_keys
 from kvgate.models.mtp import mtp_layers
@@ -83,7 +83,7 @@ class GatedDeltaGguf:
     def layers(self, keys: ArchKeys) -> tuple[LayerGeometry, ...]:
         refuse_unknown_keys(keys, (*GROUPED_SSM_KEYS, INTERVAL, FLAGS))
         full = attention_layers(keys)
-        flags = recurrent_flags(keys, FLAGS)
+        flags = layer_flags(keys, FLAGS)
         interval = keys.maybe_int(INTERVAL)
         interval = _GGUF_INTERVAL if interval is None else interval
         if flags is None and interval < 1:

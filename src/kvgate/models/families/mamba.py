@@ -19,7 +19,8 @@ from kvgate.models.gguf_states import GROUPED_SSM_KEYS, SSM_KEYS, grouped_state,
 from kvgate.models.layers import refuse_unknown_keys
 from kvgate.models.state_parts import NATIVE, StateDtype, mamba1_state, mamba2_state, state_dtype
 
-KIND = "mamba"
+#: Words of geometry for the two generations.
+PLAIN_KIND, GROUPED_KIND = "mamba", "mamba2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,13 @@ class Mamba:
         keys.ignore("use_mambapy", "chunk_size", "time_step_rank", "use_mamba_kernels", "intermediate_size")
         ssm = state_dtype(keys, NATIVE)
         states = _grouped(keys, ssm) if self.grouped else _plain(keys, ssm)
-        layers = tuple(LayerGeometry(n, KIND, 0, 0, 0, state=states) for n in range(count))
+        layers = _stack(count, states, grouped=self.grouped)
         return ConfigLayers(layers, count, (), ssm.notes)
+
+
+def _stack(count: int, states: tuple[StatePart, ...], *, grouped: bool) -> tuple[LayerGeometry, ...]:
+    kind = GROUPED_KIND if grouped else PLAIN_KIND
+    return tuple(LayerGeometry(n, kind, 0, 0, 0, state=states) for n in range(count))
 
 
 def _plain(keys: ConfigKeys, ssm: StateDtype) -> tuple[StatePart, ...]:
@@ -74,7 +80,7 @@ class MambaGguf:
         if not 1 <= count <= MAX_BLOCKS:
             raise UserError(f"{keys.architecture}.block_count is {count}; llama.cpp takes 1 to {MAX_BLOCKS}")
         states = grouped_state(keys) if self.grouped else plain_state(keys)
-        return tuple(LayerGeometry(n, KIND, 0, 0, 0, state=states) for n in range(count))
+        return _stack(count, states, grouped=self.grouped)
 
 
 FAMILY = (MambaGguf("mamba", ("mamba",), grouped=False), MambaGguf("mamba2", ("mamba2",), grouped=True))

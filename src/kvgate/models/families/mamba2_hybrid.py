@@ -21,7 +21,7 @@ from kvgate.models.layers import attention_layers, refuse_unknown_keys
 from kvgate.models.mamba2_keys import SIZE_KEYS, ignore_mamba2, mamba2_of
 from kvgate.models.state_parts import NATIVE, state_dtype
 
-KIND = "mamba"
+KIND = "mamba2"
 MAMBA, ATTENTION = "mamba", "attention"
 
 

@@ -25,7 +25,7 @@ from kvgate.models.layers import attention_layers, refuse_unknown_keys
 from kvgate.models.mtp import mtp_count
 from kvgate.models.state_parts import NATIVE, mamba2_state, state_dtype
 
-KIND = "mamba"
+KIND = "mamba2"
 MAMBA, ATTENTION = "mamba", "attention"
 LETTERS: Mapping[str, str] = {"M": MAMBA, "*": ATTENTION, "-": "mlp", "E": "moe"}
 #: What the class takes for an MTP block of which a file says nothing.
