@@ -57,6 +57,10 @@ class Namespace(ABC):
     def widen(self, a: Array) -> Array:
         """float16, bfloat16 or float32 -> float32, exactly."""
 
+    def in_columns(self, a: Array) -> Array:
+        """The same [n, k] array, stored as [k, n]."""
+        return self.contiguous(a.T).T
+
     @abstractmethod
     def empty_of(self, shape: Sequence[int], dtype: Any) -> Array:
         """Uninitialised, of the library's own dtype."""
@@ -143,7 +147,7 @@ class Namespace(ABC):
 
     @abstractmethod
     def bucketize(self, a: Array, edges: tuple[float, ...], *, up: bool) -> Array:
-        """u8: how many of the ascending edges lie below; a value on an edge counts it if `up`."""
+        """u8: how many of the ascending edges lie below; a value on an edge counts it if `up`. No NaN in `a`."""
 
     @abstractmethod
     def matmul(self, a: Array, b: Array) -> Array: ...
@@ -168,7 +172,7 @@ class Namespace(ABC):
 
     def absmax(self, x: Array) -> Array:
         """Largest magnitude over the last axis; NaN if any is NaN."""
-        return self.maximum(self.max(x), -self.min(x))
+        return self.abs(self.maximum(self.max(x), -self.min(x)))
 
     def first_extreme(self, x: Array) -> Array:
         """The element of largest magnitude with its sign, the first on a tie. [n, k] -> [n, 1]; NaN if any is NaN."""
@@ -199,11 +203,27 @@ class Namespace(ABC):
 
     def bytes_f16(self, x: Array) -> Array:
         """float32 [..., k] -> uint8 [..., 2k], little-endian float16."""
-        return self.view(self.to_f16(x), "u8")
+        return self.view(self.contiguous(self.to_f16(x)), "u8")
 
     def f16_bytes(self, packed: Array) -> Array:
         """uint8 [..., 2k] -> float32 [..., k]."""
         return self.from_f16(self.view(self.contiguous(packed), "i16"))
+
+    def power_below(self, x: Array) -> Array:
+        """The largest power of two not above |x|; 0 for zero and subnormals, infinity for infinity and NaN."""
+        return self.from_bits(self.bits(x) & 0x7F800000)
+
+    def half_ulp_f16(self, x: Array) -> Array:
+        """How far at most rounding to float16 moves x: half a place, absolute where x is subnormal; infinite beyond."""
+        half = self.maximum(self.power_below(x) * 2.0**-11, 2.0**-25)
+        return self.where(self.abs(x) < 65520.0, half, float("inf"))
+
+    def sum_in_order(self, a: Array) -> Array:
+        """Sum over the last axis, one element after another, as a plain loop in C does. [n, k] -> [n, 1]."""
+        total = a[:, :1]
+        for j in range(1, a.shape[-1]):
+            total = total + a[:, j : j + 1]
+        return total
 
     def round_f16(self, x: Array) -> Array:
         """float32 rounded to what float16 holds."""
@@ -517,7 +537,9 @@ class _Torch(Namespace):
 
     def bucketize(self, a: Array, edges: tuple[float, ...], *, up: bool) -> Array:
         table = self.torch.tensor(edges, dtype=a.dtype, device=self.device)
-        return self.torch.bucketize(a, table, right=up, out_int32=True).to(self.torch.uint8)
+        turned = a.ndim == 2 and not a.is_contiguous()
+        found = self.torch.bucketize(a.T.contiguous() if turned else a, table, right=up, out_int32=True)
+        return (found.T if turned else found).to(self.torch.uint8)
 
     def matmul(self, a: Array, b: Array) -> Array:
         return a @ b
