@@ -1,24 +1,51 @@
-"""What a method is to the planner and to a cache: its place in a recipe, its parameters and its bytes.
+"""What a method is to the planner and to a cache: its place in a recipe, its parameters, its bytes and its arithmetic.
 
 A method is one file in `methods/` with attribute METHOD (one object or a tuple). A `storage` method stands in the
 codec's place (`kivi:bits=2:group=32`, `turboquant_4bit_nc`); a `transform` is written behind a codec (`q8_0+hadamard`)
-and changes what is stored, not how much of it. Sizes are answered without numpy; arithmetic on values is in each
-method's own file.
+and changes what is stored, not how much of it. Sizes are answered without numpy.
+
+Arithmetic. K and V are (batch, kv_heads, tokens, head_dim), numpy arrays or torch tensors. One side of one layer is a
+`SideStream`: tokens are appended as they come, one by one or in chunks, and the bytes held never depend on how they
+were cut nor on tokens that come later. What a method holds for one group of tokens is a `Coder`'s; which tokens are
+held native (sinks, the residual window, a group that is not full yet) is `residual_window`'s. `stream.open_layer` puts
+both sides of a recipe together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Protocol, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 from kvgate.core import registry
 from kvgate.core.errors import UserError
 from kvgate.core.geometry import LayerGeometry
-from kvgate.core.recipe import Side
+from kvgate.core.recipe import Recipe, Side
 from kvgate.core.source import Source
 from kvgate.formats.spec import KVSide, codecs
 
+if TYPE_CHECKING:
+    from kvgate.formats.xp import Array
+
 Role = Literal["storage", "transform"]
+#: When tokens leave the residual window. "slide": the oldest group goes as soon as it is full and out of the window.
+#: "flush": nothing goes until the window is full, then all of it goes (KIVI's keys).
+Flush = Literal["slide", "flush"]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Tokens that are held native although the side is quantized.
+
+    Attributes:
+        residual_tokens: the most recent ones; None is the method's own default.
+        sink_tokens: the first ones, for good.
+        native_bytes: bytes of one element held native (2 for f16 and bf16); sizes only.
+    """
+
+    residual_tokens: int | None = None
+    sink_tokens: int = 0
+    native_bytes: int = 2
 
 
 class Storage(Protocol):
@@ -82,19 +109,49 @@ def methods() -> tuple[Method, ...]:
     return tuple(registry.discover("method").values())
 
 
-def storage_of(side: Side, kv: KVSide) -> Storage:
+@runtime_checkable
+class Windowed(Protocol):
+    """A storage that knows its own window (every method's; plain codecs are wrapped)."""
+
+    def windowed(self, window: Window) -> Storage:
+        """The same storage with these sinks and this residual window in its `fixed_bytes`.
+
+        Raises:
+            UserError: the method cannot keep such a window; the message says what fits.
+        """
+        ...
+
+
+def storage_of(side: Side, kv: KVSide, window: Window | None = None) -> Storage:
     """The storage that stands in a recipe's codec slot: a codec, or a storage method with its parameters.
+
+    Args:
+        window: the recipe's `/residual=` and `/sink=`; their bytes come under `fixed_bytes`. None is the method's own.
 
     Raises:
         UserError: no such codec or storage method, or wrong parameters.
     """
     known = {c.name: c for c in codecs()}
-    if side.codec in known:
-        return known[side.codec]
     stored = {m.name: m for m in methods() if m.role == "storage"}
-    if side.codec in stored:
-        return stored[side.codec].storage(kv, parameters(side))
-    raise UserError(f"unknown codec or method {side.codec!r}", allowed=(*known, *stored))
+    found: Storage
+    if side.codec in known:
+        found = known[side.codec]
+    elif side.codec in stored:
+        found = stored[side.codec].storage(kv, parameters(side))
+    else:
+        raise UserError(f"unknown codec or method {side.codec!r}", allowed=(*known, *stored))
+    if window is None:
+        return found
+    if isinstance(found, Windowed):
+        return found.windowed(window)
+    from kvgate.methods.residual_window import WindowedCodec
+
+    return WindowedCodec.of(found, kv, window)
+
+
+def window_of(recipe: Recipe, *, native_bytes: int = 2) -> Window:
+    """The window that a recipe's options ask for."""
+    return Window(recipe.residual_tokens, recipe.sink_tokens or 0, native_bytes)
 
 
 def parameters(side: Side) -> dict[str, str]:
@@ -107,3 +164,137 @@ def parameters(side: Side) -> dict[str, str]:
             raise UserError(f"{side}: parameter {key!r} is given twice", fix="give it once")
         found[key] = value
     return found
+
+
+class KV(NamedTuple):
+    """K and V as attention sees them: float32 (batch, kv_heads, tokens, dim); V is None where a layer keeps none."""
+
+    k: Array
+    v: Array | None
+
+
+#: Named byte arrays (uint8, tokens or groups of tokens along axis -2): what one side really holds.
+Packed = Mapping[str, Any]
+
+
+class Coder(Protocol):
+    """Values to bytes and back for whole groups of tokens of one side of one layer.
+
+    Attributes:
+        group_tokens: tokens that are encoded together; what is stored for one of them may depend on the others.
+        warmup_tokens: tokens that `prepare` wants to see first (a frozen mean); 0 for none.
+    """
+
+    group_tokens: int
+    warmup_tokens: int
+
+    def prepare(self, x: Array) -> Packed:
+        """Look at the first `warmup_tokens` tokens, once; what is kept of them for good."""
+        ...
+
+    def encode(self, x: Array, tables: Packed) -> Packed:
+        """float32 (batch, heads, groups * group_tokens, dim) to bytes with `groups` entries along axis -2.
+
+        `tables` is what `prepare` gave; empty for a coder without warm-up.
+        """
+        ...
+
+    def decode(self, packed: Packed, tables: Packed) -> Array:
+        """The reverse of `encode`: float32, the same shape."""
+        ...
+
+
+class SideStream(Protocol):
+    """K or V of one layer, growing with tokens. x is (batch, kv_heads, tokens, dim), float32, float16 or bfloat16."""
+
+    @property
+    def tokens(self) -> int: ...
+
+    def append(self, x: Array) -> None: ...
+
+    def read(self) -> Array:
+        """All tokens as attention of the next step sees them: float32, in the basis of what was appended."""
+        ...
+
+    def packed(self) -> Packed:
+        """What is held, by name."""
+        ...
+
+    def stored_bytes(self) -> int: ...
+
+    def encoded(self, tokens: int) -> range:
+        """Which tokens are encoded once so many have been appended; the others are held native."""
+        ...
+
+
+class Stream(Protocol):
+    """Both sides of one layer."""
+
+    def append(self, k: Array, v: Array | None) -> None:
+        """Take further tokens of both sides."""
+        ...
+
+    def read(self) -> KV:
+        """All tokens as the next step's attention sees them."""
+        ...
+
+    def step(self, k: Array, v: Array | None) -> KV:
+        """Append, and give K and V as attention of exactly these tokens sees them."""
+        ...
+
+    def stored_bytes(self) -> int: ...
+
+
+class BoundTransform(Protocol):
+    """A transform on one side of one layer.
+
+    Attributes:
+        why_not: why it does nothing here; empty where it applies.
+    """
+
+    @property
+    def why_not(self) -> str: ...
+
+    def forward(self, x: Array) -> Array:
+        """Model basis to the basis that is stored; the last axis is head_dim. Any float dtype, which is kept."""
+        ...
+
+    def inverse(self, x: Array) -> Array:
+        """Back to the model's basis."""
+        ...
+
+
+class Transform(Method, Protocol):
+    """A method of role "transform"."""
+
+    def bind(self, kv: KVSide, dim: int, codec: str) -> BoundTransform:
+        """The transform for heads of `dim` elements that are stored in `codec`."""
+        ...
+
+
+class StorageArithmetic(Method, Protocol):
+    """A method of role "storage" with its arithmetic."""
+
+    def open(
+        self,
+        kv: KVSide,
+        params: Mapping[str, str],
+        layer: LayerGeometry,
+        *,
+        window: Window | None = None,
+        native: str | None = None,
+        tables: Any = None,
+        transforms: tuple[BoundTransform, ...] = (),
+    ) -> SideStream:
+        """An empty stream.
+
+        Args:
+            window: sinks and residual window; None is the method's own.
+            native: codec of tokens held native; None takes the dtype of the first tokens.
+            tables: what the method was given by a calibration (thresholds, codebooks); None where it needs none.
+            transforms: applied to encoded tokens, first to last.
+
+        Raises:
+            UserError: parameters, dimensions or tables do not fit.
+        """
+        ...

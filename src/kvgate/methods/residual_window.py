@@ -1,0 +1,195 @@
+"""Which tokens are held native, and the stream that all methods share: `/residual=R`, `/sink=S`, unfinished groups.
+
+Of n tokens, the first S (sinks) are native for good. Of the others, with groups of g tokens:
+
+* "slide": a group is encoded once it is full and all of its tokens are older than the last R. With g = 1 the window
+  moves token by token.
+* "flush": nothing is encoded until R tokens wait, then all R are (KIVI's keys). R is a multiple of g.
+
+The rule depends on n only, never on how the tokens were cut into chunks, so one by one, in chunks and at once hold the
+same bytes; tokens pass through the native dtype in any case. What is stored for a token depends on its group and on
+nothing later.
+
+This is not HF transformers' QuantizedCache (5.23), which quantizes the whole cache anew every R tokens and lets the
+first call attend to what it has not stored yet.
+Source: KIVI, arXiv 2402.02750, section 4 (residual); StreamingLLM, arXiv 2309.17453 (sinks).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kvgate.core.errors import UserError
+from kvgate.core.geometry import LayerGeometry
+from kvgate.formats.spec import KVSide
+from kvgate.methods._native import NATIVE, from_bytes, native_of, to_bytes
+from kvgate.methods._storage import TokenStorage, encoded_range
+from kvgate.methods.spec import BoundTransform, Coder, Packed, Storage, Window
+
+if TYPE_CHECKING:
+    from kvgate.formats.xp import Array, Namespace
+
+
+@dataclass(frozen=True)
+class WindowedCodec(TokenStorage):
+    """A plain codec behind sinks and a sliding residual window; sizes."""
+
+    codec: Storage
+
+    @classmethod
+    def of(cls, codec: Storage, side: KVSide, window: Window | None) -> WindowedCodec:
+        return cls(codec.name, side, resolved(window, 0), codec)
+
+    def group_bytes(self, dim: int) -> int:
+        return self.codec.row_bytes(dim)
+
+
+class WindowStream:
+    """One side of one layer: sinks, encoded groups, and the native rest. A `SideStream`.
+
+    Args:
+        storage: the rule and the sizes. coder: values of whole groups to bytes. layer: checked against what comes.
+        native: codec of native tokens; None takes the dtype of the first tokens.
+        transforms: applied to encoded tokens, first to last; native tokens stay in the model's basis.
+    """
+
+    def __init__(
+        self,
+        storage: TokenStorage,
+        coder: Coder,
+        layer: LayerGeometry,
+        *,
+        native: str | None = None,
+        transforms: tuple[BoundTransform, ...] = (),
+    ) -> None:
+        if native is not None and native not in NATIVE:
+            raise UserError(f"{storage.name}: native tokens cannot be held in {native!r}", allowed=NATIVE)
+        self.storage, self.coder, self.transforms = storage, coder, transforms
+        self._heads, self._dim = layer.kv_heads, storage.dim(layer)
+        self._native = native
+        self._tokens = 0
+        self._batch: int | None = None
+        self._xp: Namespace | None = None
+        self._sink: list[Array] = []
+        self._recent: list[Array] = []
+        self._encoded: dict[str, list[Array]] = {}
+        self._tables: Packed | None = None
+        storage.group_bytes(self._dim)
+
+    @property
+    def tokens(self) -> int:
+        return self._tokens
+
+    def encoded(self, tokens: int) -> range:
+        return encoded_range(self.storage, tokens)
+
+    def append(self, x: Array) -> None:
+        """Take further tokens, (batch, kv_heads, tokens, dim).
+
+        Raises:
+            UserError: dtype, shape or device do not fit what the stream holds.
+        """
+        xp, native = self._check(x)
+        bytes_ = to_bytes(xp, x, native)
+        before, self._tokens = self._tokens, self._tokens + int(x.shape[2])
+        first = max(0, min(self.storage.window.sink_tokens - before, int(x.shape[2])))
+        if first:
+            self._sink.append(bytes_[:, :, :first])
+        if first < x.shape[2]:
+            self._recent.append(bytes_[:, :, first:])
+        self._encode(len(self.encoded(self._tokens)) - len(self.encoded(before)), xp, native)
+
+    def read(self) -> Array:
+        from kvgate.methods._arrays import join
+
+        if self._xp is None or self._native is None:
+            raise UserError(f"{self.storage.name}: nothing was appended yet")
+        parts = [from_bytes(self._xp, p, self._native) for p in self._sink]
+        packed = self._joined()
+        if packed:
+            decoded = self.coder.decode(packed, self._tables or {})
+            for transform in reversed(self.transforms):
+                decoded = transform.inverse(decoded)
+            parts.append(decoded)
+        parts += [from_bytes(self._xp, p, self._native) for p in self._recent]
+        parts = [p for p in parts if p.shape[2]] or parts[:1]
+        return join(self._xp, parts, 2)
+
+    def packed(self) -> Packed:
+        from kvgate.methods._arrays import join
+
+        held = {f"encoded.{name}": value for name, value in self._joined().items()}
+        held |= {f"table.{name}": value for name, value in (self._tables or {}).items()}
+        for name, parts in (("sink", self._sink), ("recent", self._recent)):
+            kept = [p for p in parts if p.shape[2]]
+            if kept and self._xp is not None:
+                held[name] = join(self._xp, kept, 2)
+        return held
+
+    def stored_bytes(self) -> int:
+        """Bytes of everything in `packed()`."""
+        total = 0
+        for array in self.packed().values():
+            size = 1
+            for n in array.shape:
+                size *= int(n)
+            total += size
+        return total
+
+    def _encode(self, count: int, xp: Namespace, native: str) -> None:
+        """Move the oldest `count` native tokens behind the sinks to the encoded ones."""
+        if not count:
+            return
+        from kvgate.methods._arrays import join
+
+        waiting = join(xp, self._recent, 2)
+        x = self._forward(from_bytes(xp, waiting[:, :, :count], native))
+        if self.coder.warmup_tokens and self._tables is None:
+            first = self._forward(from_bytes(xp, waiting[:, :, : self.coder.warmup_tokens], native))
+            self._tables = self.coder.prepare(first)
+        with xp.quiet():
+            for name, array in self.coder.encode(x, self._tables or {}).items():
+                self._encoded.setdefault(name, []).append(array)
+        self._recent = [xp.contiguous(waiting[:, :, count:])]
+
+    def _forward(self, x: Array) -> Array:
+        for transform in self.transforms:
+            x = transform.forward(x)
+        return x
+
+    def _joined(self) -> dict[str, Array]:
+        from kvgate.methods._arrays import join
+
+        if self._xp is None:
+            return {}
+        for name, parts in self._encoded.items():
+            if len(parts) > 1:
+                self._encoded[name] = [join(self._xp, parts, -2)]
+        return {name: parts[0] for name, parts in self._encoded.items()}
+
+    def _check(self, x: Array) -> tuple[Namespace, str]:
+        from kvgate.formats.xp import namespace
+
+        xp, name = namespace(x), self.storage.name
+        own = native_of(x, name)
+        wanted = (self._heads, self._dim)
+        if x.ndim != 4 or (int(x.shape[1]), int(x.shape[3])) != wanted:
+            raise UserError(
+                f"{name}: this layer's {self.storage.side} is (batch, {wanted[0]}, tokens, {wanted[1]}), "
+                f"and the array is {tuple(x.shape)}"
+            )
+        if self._batch is not None and self._batch != x.shape[0]:
+            raise UserError(f"{name}: the stream holds {self._batch} sequences, and the array has {x.shape[0]}")
+        if self._xp is not None and self._xp is not xp:
+            raise UserError(f"{name}: the stream holds arrays of another library or device than the one appended")
+        self._batch, self._xp, self._native = int(x.shape[0]), xp, self._native or own
+        return xp, self._native
+
+
+def resolved(window: Window | None, default_residual: int) -> Window:
+    """A window with its residual filled in."""
+    if window is None:
+        return Window(default_residual)
+    residual = default_residual if window.residual_tokens is None else window.residual_tokens
+    return Window(residual, window.sink_tokens, window.native_bytes)
