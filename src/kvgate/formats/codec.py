@@ -175,7 +175,8 @@ class _Job:
 
     def chunks(self) -> Iterator[tuple[slice, Array]]:
         for part in self.cut.parts(self.xp):
-            yield part, self.cut.fold(self.xp.widen(self._values[part]))
+            values = self.cut.fold(self.xp.widen(self._values[part]))
+            yield part, self.xp.in_columns(values) if self.numerics.columns else values
 
     def encode(self, values: Array, part: slice) -> Array:
         if isinstance(self.numerics, ScaledNumerics):

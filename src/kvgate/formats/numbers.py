@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kvgate.formats.xp import Array, Namespace
 
 #: Which codes are not numbers. "ieee": the top exponent holds infinity and NaNs; "fn": only all ones is NaN, with
-#: either sign; "fnuz": only negative zero's code is NaN, and there is no negative zero; "finite": every code is a number.
+#: either sign; "fnuz": only negative zero's code is NaN, and there is no negative zero; "finite": all are numbers.
 Specials = Literal["ieee", "fn", "fnuz", "finite"]
 
 _OCP = Source("spec", "OCP 8-bit Floating Point Specification (OFP8)", "1.0")

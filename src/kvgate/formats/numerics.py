@@ -25,15 +25,19 @@ class BlockNumerics(ABC):
 
     Shapes, with n lines: unit "block": x [n, block], bytes [n, block_bytes]; unit "row": x [n, dim], bytes
     [n, row_bytes(dim)]; unit "element": x [n, k], bytes [n, k * block_bytes].
-    x is float32 and contiguous; it must not be written to. Bytes are uint8.
+    x is float32; it must not be written to. Bytes are uint8, and contiguous when decoded.
 
     Attributes:
         unit: see `Unit`.
+        columns: whether x shall come as the transpose of a contiguous [block, n] array: operations across a block then
+            run along memory, which is several times faster. Arrays made from it keep that order, so `xp.contiguous`
+            is needed before a view of another width.
         idempotent: encode(decode(b)) == b for every b that encode makes of finite values that do not overflow.
         nonfinite: one sentence: what a NaN or an infinity in x becomes.
     """
 
     unit: ClassVar[Unit] = "block"
+    columns: ClassVar[bool] = False
     idempotent: ClassVar[bool] = True
     nonfinite: ClassVar[str] = ""
 
@@ -64,6 +68,7 @@ class ScaledNumerics(ABC):
     """
 
     unit: ClassVar[Unit] = "element"
+    columns: ClassVar[bool] = False
     idempotent: ClassVar[bool] = True
     nonfinite: ClassVar[str] = ""
     overflows: ClassVar[tuple[Overflow, ...]] = ("saturate",)
