@@ -39,7 +39,7 @@ class DeviceMemory:
     Attributes:
         name: as reports write it. bytes: of one device. source: which of its sizes that is, and where it was read.
         bytes_per_s: bandwidth, if known. architecture: "hopper", ...; "" is unknown.
-        other: the device's other sizes, for the reader ("marketing 141.00 GB").
+        other: the device's other sizes, for the reader ("marketing 141.00 GB"). id: of the device; "" for a bare size.
     """
 
     name: str
@@ -49,6 +49,7 @@ class DeviceMemory:
     bandwidth_source: str = ""
     architecture: str = ""
     other: tuple[str, ...] = ()
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,11 +297,25 @@ def _budgets(question: Question, held: list[tuple[RankGeometry, Price]]) -> tupl
             found = rule.budget(
                 share, question.serving, device_bytes=question.device.bytes, overhead_bytes=question.overhead_bytes
             )
+        found = _with_sources(found, question)
         if question.draft is not None:
             how = f"{question.draft.name}, whole on every GPU"
             found = less(found, Term("draft model", -question.draft.weights_bytes, how, GIVEN))
         made.append(found)
     return tuple(made), next((text for text in map(shortfall_text, made) if text), "")
+
+
+def _with_sources(budget: Budget, question: Question) -> Budget:
+    """An engine's rule knows neither the device's source nor the weights': the person's question does."""
+    device, how = question.device, question.weights_how
+    terms = []
+    for term in budget.terms:
+        if device is not None and term.name == "device memory" and term.bytes == device.bytes:
+            term = replace(term, source=device.source)
+        if term.name == "weights" and how:
+            term = replace(term, source=Source("file" if how != GIVEN.ref else GIVEN.kind, how))
+        terms.append(term)
+    return replace(budget, terms=tuple(terms))
 
 
 def _reserve(
@@ -336,9 +351,7 @@ def _notes(question: Question, ranks: tuple[RankGeometry, ...]) -> tuple[str, ..
     if long:
         notes.append(f"a window of {long[0]:,} tokens is longer than the context: those layers hold whole sequences")
     if 0 < geometry.context_tokens < serving.context_tokens:
-        notes.append(
-            f"the model was trained for {geometry.context_tokens:,} tokens; more needs rope scaling"
-        )
+        notes.append(f"the model was trained for {geometry.context_tokens:,} tokens; more needs rope scaling")
     if serving.tp * serving.pp > 1 and question.weights_bytes is not None:
         notes.append(f"weights: {_SHARE.ref}")
     states = [p for layer in geometry.layers for p in layer.state if not p.dtype_source]
