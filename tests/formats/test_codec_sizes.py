@@ -29,6 +29,13 @@ def test_ggml_layouts_have_ggml_sizes(name):
         ("fp8_e4m3", 8),
         ("fp8_e4m3fnuz", 8),
         ("fp8_e5m2", 8),
+        ("fp8_e5m2fnuz", 8),
+        ("int8_per_token_head", 8),
+        ("fp8_per_token_head", 8),
+        ("int4_per_token_head", 4),
+        ("mxfp8", Fraction(33, 4)),
+        ("fp8_ds_mla", Fraction(656, 72)),
+        ("nvfp4_ds_mla", Fraction(352, 72)),
         ("q8_0", Fraction(17, 2)),
         ("q8_1", 9),
         ("q5_1", 6),
@@ -39,13 +46,16 @@ def test_ggml_layouts_have_ggml_sizes(name):
         ("mxfp4", Fraction(17, 4)),
         ("ggml_mxfp4", Fraction(17, 4)),
         ("nvfp4", Fraction(9, 2)),
+        ("nvfp4_4over6", Fraction(9, 2)),
         ("ggml_nvfp4", Fraction(9, 2)),
     ],
 )
 def test_bits_follow_from_the_block(name, bits):
-    """Bits per element are exact and count the scales."""
-    assert codec(name).bits == bits
-    assert codec(name).bits_per_element(128) == bits
+    """Bits per element are exact and count the scales; a row's own bytes come on top."""
+    one, dim = codec(name), 576
+
+    assert one.bits == bits
+    assert one.bits_per_element(dim) == bits + Fraction(8 * one.row_extra_bytes, dim)
 
 
 def test_all_codecs_are_in_the_table_above():
@@ -61,7 +71,7 @@ def test_every_codec_states_what_it_is(one):
     assert one.description and one.source.ref
     assert set(one.lossless_from) <= {c.name for c in codecs()}
     assert one.row_bytes(0) == 0
-    assert one.row_bytes(one.block) == one.block_bytes
+    assert one.row_bytes(one.block) == one.block_bytes + one.row_extra_bytes
 
 
 def test_slot_bytes_count_heads_and_sides():
@@ -78,7 +88,7 @@ def test_slot_bytes_count_heads_and_sides():
     [
         ("q8_0", 80, "q8_0 stores blocks of 32 elements, and a head of 80 .*choose f32, bf16 or f16"),
         ("ggml_nvfp4", 96, "ggml_nvfp4 stores blocks of 64 elements.*choose .*q4_0"),
-        ("nvfp4", 40, "nvfp4 stores blocks of 16.*choose bf16, f16, fp8_e4m3 or fp8_e5m2"),
+        ("nvfp4", 40, "nvfp4 stores blocks of 16.*choose bf16, f16, .*fp8_e4m3.* or int4_per_token_head"),
         ("f16", -1, "does not exist"),
     ],
 )

@@ -2,10 +2,10 @@
 
     VLLM_PYTHON tests/golden/make_vllm_kv.py tests/golden
 
-needs an interpreter that has vllm (0.32.0, CPU wheel) and triton (3.9.0). The Triton kernels run in Triton's interpreter.
-Its own casts to FP8 do not round to nearest even, so the two casts below are torch's (in range, where every torch
-version rounds to nearest even); everything before the cast is the kernel's own arithmetic. On a GPU, rcp.approx and div.full may differ in the last bit of a
-scale; these files hold the IEEE results.
+needs an interpreter that has vllm (0.32.0, CPU wheel) and triton (3.9.0). The Triton kernels run in Triton's
+interpreter. Its own casts to FP8 do not round to nearest even, so the two casts below are torch's (in range, where every
+torch version rounds to nearest even); everything before the cast is the kernel's own arithmetic. On a GPU, rcp.approx and
+div.full may differ in the last bit of a scale; these files hold the IEEE results.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def use_real_triton() -> None:
 
 
 def vectors(tokens: int, heads: int, dim: int, seed: int) -> torch.Tensor:
-    """bf16 [tokens, heads, dim]: normal rows, a channel of them loud; some rows zero, equal, one-signed, tiny or loud."""
+    """bf16 [tokens, heads, dim]: normal rows with a loud channel; zero, equal, one-signed, tiny and loud rows."""
     gen = torch.Generator().manual_seed(seed)
     x = torch.randn(tokens, heads, dim, generator=gen)
     x[..., 3] *= 20
