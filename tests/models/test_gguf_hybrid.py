@@ -1,4 +1,4 @@
-"""GGUF files of hybrids: which blocks keep a state instead of KV, and the states' float32 bytes as llama.cpp has them."""
+"""GGUF files of hybrids: which blocks keep a state instead of KV, and the states' float32 bytes in llama.cpp."""
 
 import pytest
 from tiny_gguf import tiny_model

@@ -10,7 +10,6 @@ sgl-project/sglang pull request 11309 (132 bytes measured).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from kvgate.core.errors import UserError
@@ -24,6 +23,8 @@ from kvgate.models.layer_words import check_length, layer_words, unknown_word
 from kvgate.models.mtp import mtp_layers
 
 KIND = "sparse_mla"
+#: What vLLM takes for `index_skip_topk_offset` where the file is silent.
+_DEFAULT_OFFSET = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class SparseMla:
         def layer(index: int, owns_key: bool) -> LayerGeometry:
             return replace(latent(keys, index), kind=KIND, index_bytes_per_token=index_bytes if owns_key else 0)
 
-        layers = tuple(layer(n, owns(n)) for n in range(count))
+        layers = tuple(layer(n, own) for n, own in enumerate(owns))
         shared = count - sum(1 for layer in layers if layer.index_bytes_per_token)
         return ConfigLayers(
             layers,
@@ -50,29 +51,36 @@ class SparseMla:
         )
 
 
-def _owners(keys: ConfigKeys, count: int) -> Callable[[int], bool]:
-    """Which layers run an indexer of their own."""
+def _owners(keys: ConfigKeys, count: int) -> tuple[bool, ...]:
+    """Which layers run an indexer of their own: by list, by pattern, or by frequency."""
     freq = keys.maybe_int("index_topk_freq", minimum=1, maximum=MAX_LAYERS) or 1
     offset = keys.maybe_int("index_skip_topk_offset", maximum=MAX_LAYERS)
-    offset = 2 if offset is None else offset
+    offset = _DEFAULT_OFFSET if offset is None else offset
     words = layer_words(keys, "indexer_types", count, ("full", "shared"))
-    pattern = keys.text("index_topk_pattern")
+    pattern = _pattern(keys, count)
     if words is not None:
-        _refuse_without_first(keys, "indexer_types", words[0] == "full")
-        return lambda n: words[n] == "full"
+        owns = tuple(word == "full" for word in words)
+    elif pattern:
+        owns = tuple(letter == "F" for letter in pattern)
+    else:
+        owns = tuple(max(n - offset + 1, 0) % freq == 0 for n in range(count))
+    if not owns[0]:
+        raise UserError(
+            "the configuration gives the first layer no indexer (indexer_types, index_topk_pattern or "
+            "index_skip_topk_offset), and there is none before it to share",
+            fix="give the config.json as the model's authors published it",
+        )
+    return owns
+
+
+def _pattern(keys: ConfigKeys, count: int) -> str:
+    pattern = keys.text("index_topk_pattern")
     if pattern:
         check_length(keys, "index_topk_pattern", len(pattern), count)
-        for n, letter in enumerate(pattern):
-            if letter not in "FS":
-                raise unknown_word(keys, "index_topk_pattern", n, letter, ("F", "S"))
-        _refuse_without_first(keys, "index_topk_pattern", pattern[0] == "F")
-        return lambda n: pattern[n] == "F"
-    return lambda n: max(n - offset + 1, 0) % freq == 0
-
-
-def _refuse_without_first(keys: ConfigKeys, name: str, full: bool) -> None:
-    if not full:
-        raise UserError(f"{keys.label(name)} gives the first layer no indexer, and there is none before it to share")
+    for n, letter in enumerate(pattern):
+        if letter not in "FS":
+            raise unknown_word(keys, "index_topk_pattern", n, letter, ("F", "S"))
+    return pattern
 
 
 CONFIG_FAMILY = SparseMla()
