@@ -12,11 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kvgate.campaign.arms import BASE, PANEL, SERVING, Arm, serving_order
+from kvgate.campaign.arms import BASE, PANEL, SERVING, serving_order
 from kvgate.campaign.capacity import capacity_rows
-from kvgate.campaign.confirm import confirm, keep_scores, scored_records
+from kvgate.campaign.confirm import confirm
 from kvgate.campaign.context import RunContext
-from kvgate.campaign.evidence import caveats, gather, manifest
+from kvgate.campaign.evidence import manifest
+from kvgate.campaign.judgement import judged
+from kvgate.campaign.measured import keep_facts, stored_facts
 from kvgate.campaign.panel import outstanding as panel_outstanding
 from kvgate.campaign.panel import run_panel
 from kvgate.campaign.prepare import Prepared, prepare
@@ -25,11 +27,11 @@ from kvgate.campaign.serving import ArmSession, outstanding, run_arm
 from kvgate.campaign.spec import CheckSpec
 from kvgate.core.engine import Lane, Missing, Tokens
 from kvgate.core.errors import EngineError, EngineTimeout, KvgateError, LaneUnavailable, UserError
-from kvgate.core.observation import Case, Records
+from kvgate.core.observation import Case
 from kvgate.core.suite import Suite, SuiteContext
-from kvgate.core.verdict import Decision, Verdict, worst
-from kvgate.gate.verdict import judge
-from kvgate.report.model import ArmView, RunView
+from kvgate.core.verdict import Decision, worst
+from kvgate.gate.policy import Policy
+from kvgate.report.model import RunView
 from kvgate.report.write import write_all
 from kvgate.store.open import Store, open_store
 
@@ -75,7 +77,7 @@ def check(spec: CheckSpec, progress: Progress) -> Outcome:
         run = _begin(ready, store, progress)
         try:
             asyncio.run(_observe(run))
-            outcome = _judge(run, ready, time.monotonic() - begun)
+            outcome = _judge(run, ready.policy, time.monotonic() - begun)
         except UserError:
             # Found only with the model's tokenizer at hand, e.g. a prompt that does not fit; nothing was measured.
             if not run.seen_before:
@@ -112,6 +114,18 @@ def _make_folder(folder: Path) -> None:
         raise UserError(f"reports cannot be written into {str(folder)[:200]!r}: {reason}", fix="name a folder by --out")
 
 
+def _judge(run: RunContext, policy: Policy, leg_s: float) -> Outcome:
+    """Everything after the engines; the facts are kept, so that a stored run can be judged again."""
+    run.progress.stage("judging")
+    before = stored_facts(run.store, run.run_id)
+    measured = run.measured(leg_s + (before.duration_s if before is not None else 0.0))
+    view = judged(measured, policy)
+    keep_facts(measured)
+    files = write_all(view, _reports(run.spec, run.store) / run.run_id)
+    run.store.add_evidence(run.run_id, "report", "", {k: str(v) for k, v in files.items()})
+    return Outcome(view, files)
+
+
 def _end_state(run: RunContext, outcome: Outcome) -> str:
     """A run with holes that the engine tore stays open: the same command repeats just those."""
     torn = any("engine: " in reason for reason in run.broken.values()) or run.panel_failed
@@ -138,6 +152,7 @@ def _begin(ready: Prepared, store: Store, progress: Progress) -> RunContext:
         progress=progress,
         meter=Meter(progress),
         context_tokens=ready.context_tokens,
+        preset=ready.preset,
     )
     for plan in capacity_rows(run.model.geometry, run.arms, {}):
         cells = sum(k + v for _, _, k, v in plan.predicted)
@@ -241,64 +256,3 @@ async def _make_cases(run: RunContext, session: ArmSession) -> None:
 
 def _all_cases(suite: Suite, ctx: SuiteContext) -> list[Case]:
     return list(suite.cases(ctx))
-
-
-def _judge(run: RunContext, ready: Prepared, duration_s: float) -> Outcome:
-    """Everything after the engines: pure over what the store holds, then written."""
-    run.progress.stage("judging")
-    records: dict[str, Records] = {}
-    for name, suite in run.suites.items():
-        records[name] = scored_records(run, suite)
-        keep_scores(run, suite, records[name])
-    evidence = gather(run, records)
-    verdicts = [judge(e, ready.policy) for e in evidence.values()]
-    for verdict in verdicts:
-        run.store.save_verdict(run.run_id, verdict)
-    view = _view(run, ready, records, evidence, verdicts, duration_s)
-    folder = _reports(run.spec, run.store) / run.run_id
-    files = write_all(view, folder)
-    run.store.add_evidence(run.run_id, "report", "", {k: str(v) for k, v in files.items()})
-    return Outcome(view, files)
-
-
-def _view(
-    run: RunContext,
-    ready: Prepared,
-    records: Mapping[str, Records],
-    evidence: Mapping[str, Any],
-    verdicts: Sequence[Verdict],
-    duration_s: float,
-) -> RunView:
-    row = run.store.find_run(run.run_id)
-    return RunView(
-        run_id=run.run_id,
-        key=ready.key,
-        created=row.created,
-        duration_s=duration_s,
-        model=run.model,
-        engine=run.driver.name,
-        policy=ready.policy.name,
-        preset=ready.preset,
-        seed=run.spec.seed,
-        context_tokens=run.context_tokens,
-        arms=[_arm_view(run, a) for a in run.arms],
-        capacity=capacity_rows(run.model.geometry, run.arms, run.seen),
-        evidence=evidence,
-        verdicts=verdicts,
-        records=records,
-        manifest=row.manifest,
-        caveats=caveats(run),
-    )
-
-
-def _arm_view(run: RunContext, arm: Arm) -> ArmView:
-    rows = {place: run.seen[(arm.name, place)] for place in (SERVING, PANEL) if (arm.name, place) in run.seen}
-    return ArmView(
-        name=arm.name,
-        role=arm.role.value,
-        recipe=str(arm.recipe),
-        effective=str(arm.launch.effective),
-        perturb=arm.perturb,
-        deployments={p: r.deployment for p, r in rows.items() if r.deployment is not None},
-        engaged={p: r.engaged for p, r in rows.items() if r.engaged is not None},
-    )

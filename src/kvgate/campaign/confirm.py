@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from kvgate.campaign.arms import BASE, SERVING
 from kvgate.campaign.context import RunContext
+from kvgate.campaign.measured import Measured, place_of
 from kvgate.campaign.serving import run_arm
 from kvgate.core.observation import PairScore, Records, Score, Work
 from kvgate.core.suite import Suite
@@ -15,13 +16,13 @@ from kvgate.core.suite import Suite
 MAX_ROUNDS = 12
 
 
-def scored_records(run: RunContext, suite: Suite) -> Records:
+def scored_records(run: Measured, suite: Suite) -> Records:
     """What the store holds for a suite, with every answer scored and every arm compared with the base."""
     records = run.store.records(
         run.run_id,
         suite.name,
         base=BASE,
-        floors=run.floors(run.place_of(suite)),
+        floors=run.floors(place_of(suite)),
         candidates=run.candidates(),
     )
     scores: dict[tuple[str, str], tuple[Score, ...]] = {}
@@ -40,9 +41,10 @@ async def confirm(run: RunContext) -> None:
     """Run what the suites ask for after a first look, until none asks for more."""
     for _ in range(MAX_ROUNDS):
         wanted: dict[str, dict[str, list[Work]]] = defaultdict(lambda: defaultdict(list))
+        measured = run.measured()
         for suite in run.suites_of(SERVING):
             done = run.store.done(run.run_id, suite.name, suite.version)
-            for work in suite.next_work(scored_records(run, suite)):
+            for work in suite.next_work(scored_records(measured, suite)):
                 if work not in done and run.usable(work.arm, SERVING):
                     wanted[work.arm][suite.name].append(work)
                     run.meter.plan(suite.name, run.weight(suite, run.cases[suite.name][work.case_id]))
@@ -55,7 +57,7 @@ async def confirm(run: RunContext) -> None:
                 await run_arm(run, arm, wanted[arm.name])
 
 
-def keep_scores(run: RunContext, suite: Suite, records: Records) -> None:
+def keep_scores(run: Measured, suite: Suite, records: Records) -> None:
     """Write scores and comparisons to the store; they are derived, so this happens once, at the end."""
     rows = [
         (answer.work, suite.score(records.cases[answer.work.case_id], answer.raw))

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kvgate.campaign.arms import BASE, PANEL, SERVING, Arm, Role, of_role
+from kvgate.campaign.arms import BASE, Arm, Role
+from kvgate.campaign.capacity import capacity_rows
+from kvgate.campaign.measured import ArmFacts, Facts, Measured, place_of, undeclared
 from kvgate.campaign.progress import Meter, Progress
 from kvgate.campaign.spec import CheckSpec
-from kvgate.core.deployment import Deployment, Engaged, Engagement, FieldDelta, Sameness
-from kvgate.core.engine import Driver, Lane
+from kvgate.core.deployment import Deployment, Engaged, Engagement, Sameness
+from kvgate.core.engine import Driver
 from kvgate.core.errors import UserError
 from kvgate.core.geometry import ModelFiles
 from kvgate.core.observation import Case
@@ -22,10 +25,6 @@ from kvgate.store.rows import ArmRow
 
 #: A decoded token costs more than a prefilled one; seen on llama.cpp CPU: 8.5 to 13 ms against 4.5 ms.
 DECODE_WEIGHT = 2.5
-
-
-#: Fields that engines of one process and one device have no word for; unknown on both sides says nothing.
-OFTEN_UNKNOWN = ("tensor_parallel", "pipeline_parallel", "chunked_prefill", "speculation", "epoch")
 
 
 @dataclass
@@ -44,6 +43,7 @@ class RunContext:
     progress: Progress
     meter: Meter
     context_tokens: int
+    preset: str
     cases: dict[str, dict[str, Case]] = field(default_factory=dict)
     seen: dict[tuple[str, str], ArmRow] = field(default_factory=dict)
     broken: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -52,12 +52,9 @@ class RunContext:
     panel_failed: bool = False
     lost: Counter[str] = field(default_factory=Counter)
 
-    def place_of(self, suite: Suite) -> str:
-        return PANEL if Lane.PANEL in suite.needs else SERVING
-
     def suites_of(self, place: str) -> list[Suite]:
         """Suites of a place that have cases and are not ruled out."""
-        return [s for n, s in self.suites.items() if self.place_of(s) == place and n not in self.untested]
+        return [s for n, s in self.suites.items() if place_of(s) == place and n not in self.untested]
 
     def weight(self, suite: Suite, case: Case) -> float:
         """Tokens of one case on one arm, decoded ones weighed."""
@@ -66,12 +63,6 @@ class RunContext:
 
     def arm(self, name: str) -> Arm:
         return next(a for a in self.arms if a.name == name)
-
-    def floors(self, place: str) -> tuple[str, ...]:
-        return tuple(a.name for a in of_role(self.arms, Role.FLOOR, place))
-
-    def candidates(self) -> tuple[str, ...]:
-        return tuple(a.name for a in of_role(self.arms, Role.CANDIDATE))
 
     def usable(self, arm: str, place: str) -> bool:
         return (arm, place) not in self.broken and (BASE, place) not in self.broken
@@ -108,7 +99,8 @@ class RunContext:
         if engaged.level is Engagement.CONTRADICTED:
             self.broken[(arm.name, place)] = f"did not engage: {engaged.reason}"
             self.progress.note(f"{arm.name}: {place}: INVALID, did not engage: {engaged.reason}")
-        differs = [d for d in self.undeclared(arm, place) if d.status is Sameness.DIFFERS]
+        found = undeclared(self.seen, arm.name, arm.perturb, place)
+        differs = [d for d in found if d.status is Sameness.DIFFERS]
         if arm.role is Role.FLOOR and differs:
             # A floor on another build is no noise of the base, and would be subtracted from the candidate's loss.
             what = ", ".join(f"{d.field} {d.a} -> {d.b}" for d in differs)
@@ -116,14 +108,52 @@ class RunContext:
             self.progress.note(f"{arm.name}: {place}: left out, not the base's deployment: {what}")
         return engaged
 
-    def undeclared(self, arm: Arm, place: str) -> tuple[FieldDelta, ...]:
-        """Identity fields that differ from the base of the same place, or are unknown, beyond what the arm declares."""
-        base, own = self.seen.get((BASE, place)), self.seen.get((arm.name, place))
-        if base is None or base.deployment is None or own is None or own.deployment is None:
-            return ()
-        return tuple(
-            d
-            for d in base.deployment.delta(own.deployment)
-            if d.field not in arm.perturb
-            and (d.status is Sameness.DIFFERS or (d.status is Sameness.UNKNOWN and d.field not in OFTEN_UNKNOWN))
+    def measured(self, duration_s: float = 0.0) -> Measured:
+        """What has been measured so far."""
+        return Measured(self.store, self.run_id, self._facts(duration_s), dict(self.seen), dict(self.suites))
+
+    def _facts(self, duration_s: float) -> Facts:
+        tokens = [c.body["tokens"] for per in self.cases.values() for c in per.values() if "tokens" in c.body]
+        return Facts(
+            asked=self.spec.model,
+            model=self.model,
+            engine=self.driver.name,
+            context_tokens=self.context_tokens,
+            preset=self.preset,
+            seed=self.spec.seed,
+            arms=tuple(self._arm_facts(a) for a in self.arms),
+            broken=tuple((arm, place, reason) for (arm, place), reason in self.broken.items()),
+            untested=dict(self.untested),
+            options=kept_options(self.spec, self.driver.name),
+            longest_case_tokens=max(tokens, default=0),
+            capacity=capacity_rows(self.model.geometry, self.arms, self.seen),
+            duration_s=duration_s,
+            written=datetime.now(UTC).isoformat(timespec="microseconds"),
         )
+
+    def _arm_facts(self, arm: Arm) -> ArmFacts:
+        base, expected = self.arm(BASE).launch.expected, arm.launch.expected
+        held = expected.lossless_against
+        same = (base.k_codec, base.v_codec) == (expected.k_codec, expected.v_codec)
+        return ArmFacts(
+            name=arm.name,
+            role=arm.role,
+            places=tuple(sorted(arm.places)),
+            recipe=str(arm.recipe),
+            effective=str(arm.launch.effective),
+            perturb=arm.perturb,
+            lossless=same or (base.k_codec in held and base.v_codec in held),
+        )
+
+
+def kept_options(spec: CheckSpec, engine: str) -> tuple[str, ...]:
+    """What the person gave that a next command must give again; sizes and suites follow the policy."""
+    given = {
+        "--engine": None if engine == "llama_cpp" else engine,
+        "--base": None if spec.base == "native" else spec.base,
+        "--context": spec.context_tokens,
+        "--golden": spec.golden,
+        "--corpus": spec.corpus,
+        "--engine-python": spec.engine_python,
+    }
+    return tuple(word for name, value in given.items() if value is not None for word in (name, str(value)))

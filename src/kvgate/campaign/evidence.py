@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from kvgate.campaign.arms import BASE, PANEL, SERVING, Arm, Role, of_role
+from kvgate.campaign.arms import BASE, PANEL, SERVING, Role
 from kvgate.campaign.context import RunContext
+from kvgate.campaign.measured import ArmFacts, Facts, Measured, place_of, undeclared
 from kvgate.core.observation import Records, content_digest
 from kvgate.core.suite import Summary
 from kvgate.core.verdict import CandidateEvidence
@@ -19,19 +20,19 @@ from kvgate.store.rows import ArmRow
 SMALL_MODEL_BYTES = 2 * 10**9
 
 
-def gather(run: RunContext, records: Mapping[str, Records]) -> dict[str, CandidateEvidence]:
+def gather(run: Measured, records: Mapping[str, Records]) -> dict[str, CandidateEvidence]:
     """Evidence per candidate, in the order they were asked for."""
     digest = content_digest({name: r.digest for name, r in records.items()})
-    return {a.name: _of_candidate(run, a, records, digest) for a in of_role(run.arms, Role.CANDIDATE)}
+    return {a.name: _of_candidate(run, a, records, digest) for a in run.of_role(Role.CANDIDATE)}
 
 
-def _of_candidate(run: RunContext, arm: Arm, records: Mapping[str, Records], digest: str) -> CandidateEvidence:
-    rows = {place: run.seen[(arm.name, place)] for place in (SERVING, PANEL) if (arm.name, place) in run.seen}
+def _of_candidate(run: Measured, arm: ArmFacts, records: Mapping[str, Records], digest: str) -> CandidateEvidence:
+    rows = run.rows_of(arm.name)
     summaries: dict[str, Summary] = {}
-    untested = dict(run.untested)
+    untested = dict(run.facts.untested)
     errors: dict[str, list[str]] = {}
     for name, suite in run.suites.items():
-        place = run.place_of(suite)
+        place = place_of(suite)
         if name in untested:
             continue
         if not run.usable(arm.name, place):
@@ -46,38 +47,24 @@ def _of_candidate(run: RunContext, arm: Arm, records: Mapping[str, Records], dig
         summaries[name] = suite.summarise(records[name].pair_with(arm.name))
     return CandidateEvidence(
         candidate=arm.name,
-        recipe=str(arm.recipe),
-        effective=str(arm.launch.effective),
+        recipe=arm.recipe,
+        effective=arm.effective,
         engaged={place: row.engaged for place, row in rows.items() if row.engaged is not None},
-        deltas={p: d for p in rows if (d := run.undeclared(arm, p))},
+        deltas={p: d for p in rows if (d := undeclared(run.seen, arm.name, arm.perturb, p))},
         loud=_loud(run, rows),
         summaries=summaries,
         errors=errors,
-        untested=untested | _lengths(run),
+        untested=untested | _lengths(run.facts),
         invalid=_invalid(run, arm, records),
-        model=run.spec.model,
-        engine=run.driver.name,
+        model=run.facts.asked,
+        engine=run.facts.engine,
         caveats=caveats(run),
         records_digest=digest,
-        options=_kept_options(run),
+        options=run.facts.options,
     )
 
 
-def _kept_options(run: RunContext) -> tuple[str, ...]:
-    """What the person gave that a next command must give again; sizes and suites follow the policy."""
-    spec = run.spec
-    given = {
-        "--engine": None if run.driver.name == "llama_cpp" else run.driver.name,
-        "--base": None if spec.base == "native" else spec.base,
-        "--context": spec.context_tokens,
-        "--golden": spec.golden,
-        "--corpus": spec.corpus,
-        "--engine-python": spec.engine_python,
-    }
-    return tuple(word for name, value in given.items() if value is not None for word in (name, str(value)))
-
-
-def _holes(run: RunContext, records: Records, arm: str) -> list[str]:
+def _holes(run: Measured, records: Records, arm: str) -> list[str]:
     """Each arm whose work has holes, in words: base: 3 of 24 answers: EngineTimeout."""
     failed = run.store.errors(run.run_id, records.suite)
     counts = Counter(a.work.arm for a in run.store.answered(run.run_id, records.suite))
@@ -95,7 +82,7 @@ def _holes(run: RunContext, records: Records, arm: str) -> list[str]:
     return said
 
 
-def _loud(run: RunContext, rows: Mapping[str, ArmRow]) -> tuple[str, ...]:
+def _loud(run: Measured, rows: Mapping[str, ArmRow]) -> tuple[str, ...]:
     said = []
     for place, row in rows.items():
         base = run.seen.get((BASE, place))
@@ -108,7 +95,7 @@ def _loud(run: RunContext, rows: Mapping[str, ArmRow]) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _invalid(run: RunContext, arm: Arm, records: Mapping[str, Records]) -> tuple[str, ...]:
+def _invalid(run: Measured, arm: ArmFacts, records: Mapping[str, Records]) -> tuple[str, ...]:
     """Reasons that void the comparison: an arm that could not be used, or a lossy codec that changed nothing."""
     reasons = []
     for place in (SERVING, PANEL):
@@ -116,21 +103,20 @@ def _invalid(run: RunContext, arm: Arm, records: Mapping[str, Records]) -> tuple
             reason = run.broken.get((who, place))
             if reason is not None:
                 reasons.append(f"{who} ({place}): {reason}")
-    lossless = lossless_against_base(run, arm)
     for name, r in records.items():
         reasons += _silent(run, r, arm.name)
         reasons += _degenerate(run, r, arm.name)
         blocks = [b for b in r.positions if b.arm == arm.name]
-        if blocks and not lossless and not any(b.data["kl"].any() for b in blocks):
+        if blocks and not arm.lossless and not any(b.data["kl"].any() for b in blocks):
             n = sum(len(b.data) for b in blocks)
             reasons.append(
-                f"{name}: KL is exactly 0 at all {n} positions, although {arm.launch.effective} stores fewer bits than "
+                f"{name}: KL is exactly 0 at all {n} positions, although {arm.effective} stores fewer bits than "
                 "the base: the recipe is not in force"
             )
     return tuple(reasons)
 
 
-def _silent(run: RunContext, records: Records, arm: str) -> list[str]:
+def _silent(run: Measured, records: Records, arm: str) -> list[str]:
     """An arm that failed on more than half of what the base answered has not been measured, whatever the rest says."""
     asked = {case for who, case in records.raws if who == BASE}
     lost = asked - {case for who, case in records.raws if who == arm}
@@ -140,7 +126,7 @@ def _silent(run: RunContext, records: Records, arm: str) -> list[str]:
     return [f"{records.suite}: no answer to {len(lost)} of {len(asked)} that the base answered: {failed[0]}"]
 
 
-def _degenerate(run: RunContext, records: Records, arm: str) -> list[str]:
+def _degenerate(run: Measured, records: Records, arm: str) -> list[str]:
     """A panel case that gave every other arm positions and this one none: its logits were NaN or infinite."""
     if not records.positions or (arm, PANEL) not in run.seen or not run.usable(arm, PANEL):
         return []
@@ -151,37 +137,26 @@ def _degenerate(run: RunContext, records: Records, arm: str) -> list[str]:
     return [f"{records.suite}: no usable logits in {len(lost)} of {len(every)} lanes of documents (NaN or infinite)"]
 
 
-def lossless_against_base(run: RunContext, arm: Arm) -> bool:
-    """True if this arm stores all that the base's codec can hold, so that a KL of 0 is what it should give."""
-    base, expected = run.arm(BASE).launch.expected, arm.launch.expected
-    held = expected.lossless_against
-    same = (base.k_codec, base.v_codec) == (expected.k_codec, expected.v_codec)
-    return same or (base.k_codec in held and base.v_codec in held)
-
-
-def _lengths(run: RunContext) -> dict[str, str]:
-    trained = run.model.geometry.context_tokens
-    if run.context_tokens >= trained:
+def _lengths(facts: Facts) -> dict[str, str]:
+    trained, longest = facts.model.geometry.context_tokens, facts.longest_case_tokens
+    if facts.context_tokens >= trained:
         return {}
-    longest = max(
-        (c["tokens"] for per in run.cases.values() for c in (x.body for x in per.values()) if "tokens" in c), default=0
-    )
     seen = f"; the longest case had {longest}" if longest else ""
     return {
-        "long contexts": f"nothing beyond {run.context_tokens} tokens was run{seen}; the model takes {trained}: "
+        "long contexts": f"nothing beyond {facts.context_tokens} tokens was run{seen}; the model takes {trained}: "
         f"use --context {trained}"
     }
 
 
-def caveats(run: RunContext) -> tuple[str, ...]:
+def caveats(run: Measured) -> tuple[str, ...]:
     """What a reader must not conclude."""
     base = next((r.deployment for (a, _), r in run.seen.items() if a == BASE and r.deployment), None)
     build = (base.identity.build or base.identity.version or "unknown build") if base else "unknown build"
-    said = [f"holds for {run.model.name} on {run.driver.name} {build} only; retest after every engine upgrade"]
-    if run.model.size_bytes < SMALL_MODEL_BYTES:
+    said = [f"holds for {run.facts.model.name} on {run.facts.engine} {build} only; retest after every engine upgrade"]
+    if run.facts.model.size_bytes < SMALL_MODEL_BYTES:
         said.append(
-            f"{run.model.name} is a small model ({run.model.size_bytes / 1e6:.0f} MB of weights): small models are "
-            "hurt most by KV quantization, and its result does not carry to another model"
+            f"{run.facts.model.name} is a small model ({run.facts.model.size_bytes / 1e6:.0f} MB of weights): small "
+            "models are hurt most by KV quantization, and its result does not carry to another model"
         )
     return tuple(said)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -21,7 +22,7 @@ def runs(
     from kvgate.core.text import one_line
     from kvgate.store.open import open_store
 
-    with open_store(store) as opened:
+    with open_store(store, create=store in (None, os.environ.get("KVGATE_STORE"))) as opened:
         rows = [
             {
                 "run": r.run_id,

@@ -28,7 +28,7 @@ def show_run(run: str, store: str | None, *, json_out: bool, policy_digest: str 
     from kvgate.core.verdict import Decision, worst
     from kvgate.store.open import open_store
 
-    with open_store(store) as opened:
+    with open_store(store, create=False) as opened:
         row = opened.find_run(run)
         found = [dict(v) for v in opened.verdicts(row.run_id)]
         verdicts = [v for v in found if v["policy_digest"] == policy_digest or not policy_digest]

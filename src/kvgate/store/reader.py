@@ -117,6 +117,12 @@ class Reader:
             )
         return replace(found, digest=records_digest(found))
 
+    def scorer_versions(self, run_id: str, suite: str) -> tuple[int, ...]:
+        """Versions of the scorer whose scores are there, in order."""
+        query = sa.select(t.scores.c.scorer_version).where(at(t.scores, run_id=run_id, suite=suite)).distinct()
+        with self._db.read() as c:
+            return tuple(sorted(c.execute(query).scalars()))
+
     def evidence(self, run_id: str, kind: str | None = None) -> Sequence[EvidenceRow]:
         """Documents by kind, arm and digest.
 

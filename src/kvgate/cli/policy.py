@@ -1,0 +1,65 @@
+"""`kvgate policy`: what a policy demands, and whether a file is one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs."""
+    group = typer.Typer(help="Policies: what a candidate must show to pass.", no_args_is_help=True)
+    group.command("show")(show)
+    group.command("check")(check)
+    app.add_typer(group, name="policy")
+
+
+_Name = Annotated[str, typer.Argument(metavar="NAME|FILE", help="smoke, default, strict, or a policy file (TOML).")]
+
+
+def show(
+    policy: _Name = "default",
+    json_out: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> int:
+    """Print every rule of a policy with its parameters, and the digest that verdicts carry."""
+    from kvgate.cli._terminal import out_console, print_json
+    from kvgate.core.text import one_line
+    from kvgate.gate.policy import load_policy
+
+    found = load_policy(policy)
+    rules = [
+        {"id": r.id, "use": r.use, "role": r.role, "suite": r.suite, **r.params.model_dump(mode="json")}
+        for r in found.rules
+    ]
+    if json_out:
+        head = found.model_dump(mode="json", exclude={"rules"})
+        print_json({"schema": "kvgate.policy.show/1", "digest": found.digest(), **head, "rules": rules})
+        return 0
+    console = out_console()
+    console.print(f"{found.name}: alpha {found.alpha}, digest {found.digest()[:12]}")
+    console.print(
+        f"floor: {', '.join(found.floor.arms)}; " + ", ".join(f"{m} <= {x}" for m, x in found.floor.max.items())
+    )
+    for rule in rules:
+        words = [f"{k} {v}" for k, v in rule.items() if k not in ("id", "use", "role") and v not in (None, "", [], ())]
+        console.print(one_line(f"{rule['role']:>6}  {rule['id']}: {rule['use']}; {', '.join(words)}"), soft_wrap=True)
+    return 0
+
+
+def check(
+    policy: _Name,
+    json_out: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> int:
+    """Read a policy and say whether it can be used: exit 0, or 2 with the line and the fix."""
+    from kvgate.campaign.arms import choose_floors
+    from kvgate.cli._terminal import out_console, print_json
+    from kvgate.gate.policy import load_policy
+
+    found = load_policy(policy)
+    choose_floors(found.floor.arms)
+    if json_out:
+        print_json({"schema": "kvgate.policy.check/1", "name": found.name, "digest": found.digest(), "ok": True})
+    else:
+        out_console().print(f"{found.name}: {len(found.rules)} rules, digest {found.digest()[:12]}: can be used")
+    return 0
