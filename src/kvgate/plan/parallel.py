@@ -63,8 +63,8 @@ def split(
         partition: layers of each stage, instead of the engine's own cut (VLLM_PP_LAYER_PARTITION).
 
     Raises:
-        UserError: sizes that are not positive, that do not divide the heads or states, more stages than layers, or a
-            partition that does not add up.
+        UserError: sizes that are not positive or do not divide the heads, more stages than layers, or a partition that
+            does not add up.
     """
     for name, size in (("tp", tp), ("pp", pp), ("dp", dp), ("dcp", dcp)):
         if not 1 <= size <= MAX_RANKS:
@@ -91,11 +91,11 @@ def rank_layer(layer: LayerGeometry, tp: int) -> LayerGeometry:
     """The layer as one of `tp` ranks holds it.
 
     Raises:
-        UserError: neither the heads nor the states can be divided.
+        UserError: more heads than ranks, and no equal part.
     """
     where = f"layer {layer.index} ({layer.kind})"
     heads = layer.kv_heads if layer.is_latent else shared(layer.kv_heads, tp, f"{where} has {layer.kv_heads} KV heads")
-    return replace(layer, kv_heads=heads, state=tuple(_rank_state(part, tp, where) for part in layer.state))
+    return replace(layer, kv_heads=heads, state=tuple(_rank_state(part, tp) for part in layer.state))
 
 
 def shared(units: int, tp: int, what: str) -> int:
@@ -120,11 +120,23 @@ def sharded_tokens(layer: LayerGeometry, tokens: int, dcp: int) -> int:
     return tokens if whole else -(-tokens // dcp)
 
 
-def _rank_state(part: StatePart, tp: int, where: str) -> StatePart:
+def _rank_state(part: StatePart, tp: int) -> StatePart:
+    """Whole units, rounded up: Mamba-2's groups are padded to one a rank; uneven heads are noted."""
     if not part.tp_units:
         return part
-    units = shared(part.tp_units, tp, f"the {part.name} state of {where} has {part.tp_units} parts")
+    units = -(-part.tp_units // tp)
     return replace(part, elements=part.elements * units // part.tp_units, tp_units=units)
+
+
+def uneven_states(geometry: ModelGeometry, tp: int) -> tuple[str, ...]:
+    """States that `tp` ranks cannot share evenly; groups, which engines pad, do not count."""
+    found = {
+        f"{part.tp_units} parts of the {part.name} state"
+        for layer in geometry.layers
+        for part in layer.state
+        if part.tp_units and part.tp_units % tp and "group" not in part.name
+    }
+    return tuple(sorted(found))
 
 
 def _notes(geometry: ModelGeometry, tp: int) -> tuple[str, ...]:
@@ -132,8 +144,10 @@ def _notes(geometry: ModelGeometry, tp: int) -> tuple[str, ...]:
     notes = []
     if any(h < tp for h in heads):
         notes.append(f"{'/'.join(map(str, heads))} KV heads on {tp} ranks: heads are held several times")
-    if uneven := [h for h in heads if h < tp and tp % h]:
-        notes.append(f"{uneven[0]} KV heads do not divide {tp} ranks: the bytes are those of one head a rank")
+    if odd := [h for h in heads if h < tp and tp % h]:
+        notes.append(f"{odd[0]} KV heads do not divide {tp} ranks: the bytes are those of one head a rank")
+    if uneven := uneven_states(geometry, tp):
+        notes.append(f"{' and '.join(uneven)} do not divide {tp} ranks: rounded up to whole ones")
     if tp > 1 and any(layer.is_latent for layer in geometry.layers):
         notes.append("MLA: every rank holds the whole latent row, tensor parallelism does not shrink it")
     return tuple(notes)

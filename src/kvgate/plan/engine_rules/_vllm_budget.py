@@ -3,22 +3,27 @@
     GPU   total x gpu_memory_utilization - weights - what the profiled forward pass took - CUDA-graph estimate
     --kv-cache-memory-bytes, VLLM_CPU_KVCACHE_SPACE (GiB): that size, whatever the rest
 Source: vLLM 0.32.0 v1/worker/gpu_worker.py determine_available_memory, v1/worker/utils.py request_memory,
-v1/worker/cpu_worker.py, engine/arg_utils.py get_batch_defaults. request_memory rounds the product up; the byte is left
-away here, as published worked examples do.
+v1/worker/cpu_worker.py, engine/arg_utils.py get_batch_defaults. request_memory rounds the product up; it is rounded
+down here, one byte less, as in `plan/budget.py` and in published worked examples.
 """
 
 from __future__ import annotations
 
+from fractions import Fraction
+from math import floor
+
 from kvgate.core.errors import UserError
 from kvgate.core.source import Source
 from kvgate.core.units import GIB_BYTES
+from kvgate.plan.budget import DEFAULT_OVERHEAD_BYTES, GIVEN, OVERHEAD_SOURCE, check_fraction
 from kvgate.plan.engine_rules._options import Options
 from kvgate.plan.engine_rules._versioned import Facts, facts
 from kvgate.plan.engine_rules._vllm_specs import on_cpu
 from kvgate.plan.terms import Budget, Rank, Serving, Term
 
 _ASKED = Source("spec", "vllm v1/worker/gpu_worker.py, cpu_worker.py: an explicit size skips profiling", "0.32.0")
-_GIVEN = Source("assumed", "given by the person", "")
+#: Name of the term that holds all memory of the device.
+DEVICE = "device memory"
 
 
 def budget(rank: Rank, serving: Serving, *, device_bytes: int, overhead_bytes: int | None) -> Budget:
@@ -37,10 +42,12 @@ def budget(rank: Rank, serving: Serving, *, device_bytes: int, overhead_bytes: i
     if rank.weights_bytes is None:
         raise UserError("the size of the weights is not known, so vLLM's budget is not", fix="give --weights SIZE")
     fraction, source = _fraction(serving, rows)
+    usable = floor(Fraction(str(fraction)) * device_bytes)
     terms = [
-        Term("memory vLLM may use", int(device_bytes * fraction), f"{fraction:g} x {device_bytes:,}", source),
-        Term("weights", -rank.weights_bytes, "tensor bytes of this rank", Source("file", "the checkpoint")),
-        _overhead(overhead_bytes, rows),
+        Term(DEVICE, device_bytes, "all of it", Source("spec", "the device's memory as it was given")),
+        Term("left unused", usable - device_bytes, f"{device_bytes:,} x (1 - {fraction:g})", source),
+        Term("weights", -rank.weights_bytes, "tensor bytes of this rank", Source("file", "the checkpoint's tensors")),
+        _overhead(overhead_bytes),
     ]
     if (graphs := _graphs(rows, options)) is not None:
         terms.append(graphs)
@@ -91,19 +98,16 @@ def in_flight_tokens(serving: Serving, rows: Facts, options: Options, batch_toke
 
 
 def _fraction(serving: Serving, rows: Facts) -> tuple[float, Source]:
-    fraction = serving.memory_fraction
-    if fraction is None:
+    if serving.memory_fraction is None:
         return rows["memory_fraction"].number, rows["memory_fraction"].source
-    if not 0 < fraction <= 1:
-        raise UserError(f"gpu_memory_utilization {fraction} is not between 0 and 1", fix="give 0.92")
-    return fraction, _GIVEN
+    return check_fraction(serving.memory_fraction), GIVEN
 
 
-def _overhead(overhead_bytes: int | None, rows: Facts) -> Term:
+def _overhead(overhead_bytes: int | None) -> Term:
     if overhead_bytes is not None:
-        return Term("activations and the rest", -overhead_bytes, f"{overhead_bytes:,} bytes", _GIVEN)
-    row = rows["overhead_bytes"]
-    return Term("activations and the rest", -row.integer, "typical of one forward pass", row.source, assumed=True)
+        return Term("activations and the rest", -overhead_bytes, f"{overhead_bytes:,} bytes", GIVEN)
+    how = "typical of one profiled forward pass"
+    return Term("activations and the rest", -DEFAULT_OVERHEAD_BYTES, how, OVERHEAD_SOURCE, assumed=True)
 
 
 def _graphs(rows: Facts, options: Options) -> Term | None:

@@ -24,8 +24,8 @@ from kvgate.plan.terms import LayerPrice, Price, Serving
 MLA_HYBRID_BLOCK_TOKENS = 128
 #: Bytes that DeepSeek-V4's pages are rounded up to.
 COMPRESSED_PAGE_BYTES = 576
-#: A layer's kind by the words of its name: states that can be saved inside a prefill take one block more.
-CHECKPOINTED = ("mamba2", "kda")
+#: States that can be saved inside a prefill take one block more: Mamba-2 (it has groups) and Kimi Delta Attention.
+GROUPS_PART, DELTA_KIND = "conv_groups", "kda"
 #: Codecs of layers that a recipe leaves native.
 PLAIN = ("f32", "f16", "bf16")
 
@@ -53,7 +53,7 @@ def block_sizes(price: Price, recipe: Recipe, serving: Serving, facts: Facts, op
     Raises:
         UserError: a block size that is not positive.
     """
-    rows = [p for p in price.layers if p.k_row_bytes and p.layer.fixed_tokens is None]
+    rows = [p for p in price.layers if p.k_row_bytes and not (p.layer.fixed_tokens and p.layer.window_tokens is None)]
     tokens, kernel, notes = _start(rows, serving, facts, options)
     steps: list[str] = []
     state = max((p.state_bytes for p in price.layers), default=0)
@@ -106,7 +106,8 @@ def specs(
             add(f"{name} indexer", Spec(FULL, blocks.tokens, p.index_row_bytes * tokens, own, latent=True))
         if p.state_bytes:
             page = max(p.state_bytes, blocks.state_page_bytes or 0)
-            extra = 1 + int(any(word in p.layer.kind for word in CHECKPOINTED)) if aligned else 0
+            saved = p.layer.kind == DELTA_KIND or any(s.name == GROUPS_PART for s in p.layer.state)
+            extra = 1 + int(saved) if aligned else 0
             parts = tuple((s.name, s.elements, s.dtype) for s in p.layer.state)
             held = 1 + extra + speculative
             add(f"{name} state", Spec(MAMBA, blocks.tokens, page, parts, sharded=False, state_blocks=held))
@@ -120,7 +121,7 @@ def _rows(p: LayerPrice, recipe: Recipe, blocks: Blocks) -> Spec:
     family = layer.kind if layer.is_latent else "rows"
     shape = (family, layer.kv_heads, layer.k_dim, layer.v_dim, p.k, p.v, layer.tokens_per_row)
     latent = layer.v_dim == 0
-    if layer.fixed_tokens is not None:
+    if layer.window_tokens is None and layer.fixed_tokens is not None:
         return Spec(CROSS, tokens, page, shape, fixed_tokens=layer.fixed_tokens)
     if layer.window_tokens is None:
         return Spec(FULL, tokens, page, shape, latent=latent)
@@ -135,7 +136,7 @@ def _rows(p: LayerPrice, recipe: Recipe, blocks: Blocks) -> Spec:
 def _page(p: LayerPrice, tokens: int) -> int:
     rows = max(1, tokens // p.layer.tokens_per_row)
     page = (p.k_row_bytes + p.v_row_bytes) * rows
-    if p.layer.tokens_per_row > 1:
+    if p.layer.tokens_per_row > 1 or (p.layer.window_tokens is not None and p.layer.fixed_tokens is not None):
         page = _up(page, COMPRESSED_PAGE_BYTES) * COMPRESSED_PAGE_BYTES
     return page
 
@@ -159,6 +160,9 @@ def _start(
         raise UserError(f"vllm block size {asked} is not a size", fix="give 16, 32, 64 or 128")
     if asked is not None and not (compressed or (cpu and latent)):
         return asked, min(kernel, asked), ()
+    if compressed:
+        note = "compressed rows: blocks of 256 tokens, packed; the compressors' own states are not counted"
+        return facts[name].integer, kernel, (note,)
     return facts[name].integer, kernel, (facts[name].note,) if facts[name].note else ()
 
 

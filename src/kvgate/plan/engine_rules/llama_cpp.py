@@ -2,7 +2,7 @@
 
 One part a cache: all layers without a window, and, where the architecture has windows, a second one for those layers
 ("iswa"). Flash attention is taken to be on (kvgate always asks for it; without it V is padded to the widest layer).
-Recurrent state and indexer caches are not known here.
+Recurrent states are a cache of their own (`llama_cpp_rule.py`); indexer caches are not known here.
 Source: llama.cpp src/llama-kv-cache.cpp, llama-kv-cache-iswa.cpp, llama-context.cpp at b11434; sizes seen with b11549.
 """
 
@@ -83,10 +83,10 @@ def room(trained_tokens: int, *, context_tokens: int, slots: int = 1, unified: b
         raise UserError(
             f"{context_tokens} context tokens for {slots} slots cannot be planned", fix="give positive numbers"
         )
-    n_ctx = _pad(context_tokens or trained_tokens)
+    n_ctx = pad_cells(context_tokens or trained_tokens)
     if unified:
         return Room(n_ctx, 1)
-    return Room(_pad(n_ctx // slots), slots)
+    return Room(pad_cells(n_ctx // slots), slots)
 
 
 def cache_parts(
@@ -115,14 +115,15 @@ def cache_parts(
     """
     _refuse(geometry, k_codec, v_codec)
     space = room(geometry.context_tokens, context_tokens=context_tokens, slots=slots, unified=unified)
-    full = [layer for layer in geometry.layers if layer.window_tokens is None]
-    sliding = [layer for layer in geometry.layers if layer.window_tokens is not None]
+    cached = [layer for layer in geometry.layers if layer.kv_heads > 0]
+    full = [layer for layer in cached if layer.window_tokens is None]
+    sliding = [layer for layer in cached if layer.window_tokens is not None]
     parts = []
     if full:
         parts.append(_part("full_attention", space.sequence_tokens, space.streams, full, k_codec, v_codec))
     if sliding:
-        seen_tokens = _window(sliding) * (slots if unified else 1) + ubatch_tokens
-        cells = space.sequence_tokens if swa_full else _pad(min(space.sequence_tokens, seen_tokens))
+        seen_tokens = one_window(sliding) * (slots if unified else 1) + ubatch_tokens
+        cells = space.sequence_tokens if swa_full else pad_cells(min(space.sequence_tokens, seen_tokens))
         parts.append(_part("sliding_window", cells, space.streams, sliding, k_codec, v_codec))
     return tuple(parts)
 
@@ -133,7 +134,8 @@ def printed_mib(n_bytes: int) -> str:
     return f"{n_bytes / MIB_BYTES:.2f}"
 
 
-def _pad(tokens: int) -> int:
+def pad_cells(tokens: int) -> int:
+    """Cells of a cache that must hold `tokens` tokens."""
     return -(-tokens // PAD_CELLS) * PAD_CELLS
 
 
@@ -146,7 +148,12 @@ def _part(
     return PlannedPart(kind, cells, streams, len(layers), total(k, "k"), total(v, "v"))
 
 
-def _window(sliding: Sequence[LayerGeometry]) -> int:
+def one_window(sliding: Sequence[LayerGeometry]) -> int:
+    """The window of all sliding layers.
+
+    Raises:
+        UserError: they have different ones.
+    """
     windows = {layer.window_tokens for layer in sliding if layer.window_tokens is not None}
     if len(windows) != 1:
         raise UserError(f"llama.cpp keeps one window for all sliding layers, this model has {sorted(windows)}")

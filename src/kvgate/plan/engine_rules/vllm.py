@@ -8,7 +8,7 @@ Source: vLLM 0.32.0 v1/core/kv_cache_utils.py; versions in vllm.toml.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvgate.core.errors import UserError
 from kvgate.core.geometry import ModelGeometry
@@ -17,9 +17,10 @@ from kvgate.core.source import Source
 from kvgate.core.units import GIB_BYTES
 from kvgate.plan.engine_rules._options import Options
 from kvgate.plan.engine_rules._versioned import Facts, facts
-from kvgate.plan.engine_rules._vllm_budget import batched_tokens, budget, in_flight_tokens
+from kvgate.plan.engine_rules._vllm_budget import DEVICE, batched_tokens, budget, in_flight_tokens
 from kvgate.plan.engine_rules._vllm_groups import SLIDING, Group, Load, Spec, bytes_per_block, group
 from kvgate.plan.engine_rules._vllm_specs import Blocks, block_sizes, merged, on_cpu, specs
+from kvgate.plan.parallel import uneven_states
 from kvgate.plan.terms import Budget, Rank, Reserved, Serving
 
 _SOURCE = Source("spec", "vllm v1/core/kv_cache_utils.py, v1/kv_cache_interface.py", "0.32.0")
@@ -27,11 +28,12 @@ _SOURCE = Source("spec", "vllm v1/core/kv_cache_utils.py, v1/kv_cache_interface.
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
-    """Blocks of every rank and what a request takes of them."""
+    """Blocks of the limiting rank and what a request takes of them."""
 
     groups: tuple[Group, ...]
     block_bytes: int
     blocks: int
+    bytes: int
     limiting: str
     load: Load
 
@@ -91,8 +93,8 @@ def _check(geometry: ModelGeometry, ranks: tuple[Rank, ...], serving: Serving, b
         raise UserError(f"a context of {serving.context_tokens} tokens cannot be served", fix="give 1 or more")
     if serving.slots is not None and serving.slots < 1:
         raise UserError(f"{serving.slots} sequences at once cannot be served", fix="give 1 or more")
-    if not ranks or len(ranks) != len(budgets):
-        raise UserError("vLLM needs one budget a rank", fix="give as many budgets as ranks")
+    if not ranks or [r.name for r in ranks] != [b.rank for b in budgets]:
+        raise UserError("vLLM needs one budget a rank", fix="give the ranks' budgets in the ranks' order")
     heads = sorted({x.kv_heads for x in geometry.layers if x.kv_heads and not x.is_latent})
     for h in heads:
         if h < serving.tp and serving.tp % h:
@@ -100,6 +102,10 @@ def _check(geometry: ModelGeometry, ranks: tuple[Rank, ...], serving: Serving, b
                 f"vLLM does not start {h} KV heads on {serving.tp} tensor-parallel ranks: neither divides the other",
                 fix=f"give a tp that is a multiple of {h}, or divides it",
             )
+    if uneven := uneven_states(geometry, serving.tp):
+        raise UserError(
+            f"vLLM does not start {' and '.join(uneven)} on {serving.tp} tensor-parallel ranks", fix="give a smaller tp"
+        )
     if serving.dcp > 1 and heads and not 1 < serving.dcp <= serving.tp // heads[0]:
         raise UserError(
             f"vLLM takes dcp {serving.dcp} only where every KV head is on that many ranks: "
@@ -109,14 +115,11 @@ def _check(geometry: ModelGeometry, ranks: tuple[Rank, ...], serving: Serving, b
 
 
 def _device_bytes(options: Options, budgets: tuple[Budget, ...]) -> int | None:
-    """The device's memory, as far as the budget's first term says it: only the batch default hangs on it."""
+    """The device's memory, as far as the budgets say it: only the default batch hangs on it."""
     given = options.size_bytes("device-memory")
     if given is not None:
         return given
-    first = budgets[0].terms[0] if budgets and budgets[0].terms else None
-    if first is None or " x " not in first.how:
-        return None
-    return int(first.how.rpartition(" x ")[2].replace(",", ""))
+    return next((t.bytes for b in budgets for t in b.terms if t.name == DEVICE), None)
 
 
 def _compressed(ranks: tuple[Rank, ...]) -> bool:
@@ -131,12 +134,14 @@ def _pool(
     override: int | None,
 ) -> _Pool:
     sizes = {rank: bytes_per_block(groups, found) for rank, found in held.items()}
-    counts = {b.rank: b.bytes // size for b, size in zip(budgets, sizes.values(), strict=True) if size}
+    counts = {b.rank: b.bytes // sizes[b.rank] for b in budgets if sizes.get(b.rank)}
     if not counts:
         raise UserError("no rank has a layer with a KV cache", fix="choose a model with attention layers")
     limiting = min(counts, key=lambda rank: counts[rank])
-    size = sizes.get(limiting) or max(sizes.values())
-    return _Pool(groups, size, counts[limiting] if override is None else override, limiting, load)
+    size, own = sizes[limiting], next(b.bytes for b in budgets if b.rank == limiting)
+    if override is not None:
+        return _Pool(groups, size, override, override * size, limiting, load)
+    return _Pool(groups, size, counts[limiting], own, limiting, load)
 
 
 def _reserved(
@@ -161,24 +166,18 @@ def _reserved(
         notes=notes,
     )
     if pool.blocks < 1:
-        return _with(made, notes=(*notes, f"the budget is smaller than one block of {pool.block_bytes:,} bytes"))
+        return replace(made, notes=(*notes, f"the budget is smaller than one block of {pool.block_bytes:,} bytes"))
     short = (usable if rows["null_block_in_check"].value else pool.blocks) < need
     if short:
         line = _refusal(pool, rows)
-        return _with(made, tokens=None, prints=line, notes=(*notes, "vLLM does not start with this max_model_len"))
+        return replace(made, tokens=None, prints=line, notes=(*notes, "vLLM does not start with this max_model_len"))
     concurrency = pool.blocks / need
     if meaning.value == "blocks":
         tokens = pool.blocks // len(pool.groups) * min(s.block_tokens for g in pool.groups for s in g.specs)
     else:
         tokens = int(concurrency * serving.context_tokens)
     line = _line(tokens, serving.context_tokens, concurrency, rows, cpu=on_cpu(options))
-    return _with(made, tokens=tokens, sequences=usable // need * serving.dp, prints=line)
-
-
-def _with(made: Reserved, **changes: object) -> Reserved:
-    from dataclasses import replace
-
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(made, tokens=tokens, sequences=usable // need * serving.dp, prints=line)
 
 
 def _line(tokens: int, context: int, concurrency: float, rows: Facts, *, cpu: bool) -> str:
@@ -191,7 +190,7 @@ def _line(tokens: int, context: int, concurrency: float, rows: Facts, *, cpu: bo
 def _refusal(pool: _Pool, rows: Facts) -> str:
     """What vLLM says when one request of full length does not fit."""
     spare = 1 if rows["null_block_in_check"].value else 0
-    need, have = pool.request_blocks * pool.block_bytes, (pool.blocks - spare) * pool.block_bytes
+    need, have = pool.request_blocks * pool.block_bytes, pool.bytes - spare * pool.block_bytes
     fits = longest_context(pool.groups, pool.load, pool.blocks - spare)
     estimate = f"Based on the available memory, the estimated maximum model length is {fits}. " if fits else ""
     return (
