@@ -21,8 +21,11 @@ _GUESSED = 1024
 _DEFAULT_FAMILY = "dense"
 
 
-def geometry_from_gguf(header: GgufHeader) -> ModelGeometry:
+def geometry_from_gguf(header: GgufHeader, *, whole: bool = False) -> ModelGeometry:
     """Layers, context and vocabulary of a model.
+
+    Args:
+        whole: all parts of a split file are known to be there, and `header` is of the first.
 
     Raises:
         UserError: not a model, one part of several, or an architecture or key without a rule; says which.
@@ -33,10 +36,11 @@ def geometry_from_gguf(header: GgufHeader) -> ModelGeometry:
     if _text(header, "general.type") not in ("", "model"):
         raise UserError(f"{header.path} holds a {_text(header, 'general.type')!r}, not a model")
     parts = header.meta.get("split.count", 0)
-    if isinstance(parts, int) and parts > 1:
+    if isinstance(parts, int) and parts > 1 and not whole:
         raise UserError(f"{header.path} is one of {parts} parts", fix="join them: llama-gguf-split --merge")
     keys = ArchKeys(architecture, header.meta)
-    layers = family_of(architecture).layers(keys)
+    family = family_of(architecture)
+    layers = family.layers(keys)
     if not layers:
         raise UserError(f"{header.path} ({architecture}) has no layer with a KV cache")
     return ModelGeometry(
@@ -46,6 +50,8 @@ def geometry_from_gguf(header: GgufHeader) -> ModelGeometry:
         context_tokens=keys.integer("context_length"),
         vocab_size=_vocab_size(header, keys),
         source=Source("file", str(header.path), f"GGUF v{header.version}"),
+        layer_count=keys.integer("block_count") - (keys.maybe_int("nextn_predict_layers") or 0),
+        family=family.name,
     )
 
 

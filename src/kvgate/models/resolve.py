@@ -11,12 +11,15 @@ from kvgate.models.catalogue import catalogue
 from kvgate.models.fetch import Progress, get_model
 from kvgate.models.file_digest import file_sha256
 from kvgate.models.geometry_from_gguf import geometry_from_gguf, template_digest, tokenizer_digest, weights_dtype
+from kvgate.models.hub import is_hub_id
+from kvgate.models.plan_model import PlanModel, plan_model_of_hub, plan_model_of_path
 from kvgate.models.read_gguf import read_gguf
 
 _MAX_CHARS = 4096
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
-_PATH_LIKE = re.compile(r"[./~]|.*\.(gguf|safetensors|bin|pt|pth)$", re.IGNORECASE)
+_PATH_LIKE = re.compile(r"[./~]|.*\.(gguf|safetensors|json|bin|pt|pth)$", re.IGNORECASE)
+
+_PLAN_ALLOWED = ("a folder", "a config.json", "a .gguf file", "a hub id such as Qwen/Qwen3-32B")
 
 
 def resolve_model(text: str, *, progress: Progress | None = None) -> ModelFiles:
@@ -41,12 +44,38 @@ def resolve_model(text: str, *, progress: Progress | None = None) -> ModelFiles:
         return model_files(get_model(given, progress=progress), name=given)
     if _PATH_LIKE.match(given):
         raise UserError(f"there is no file {given!r}", allowed=_allowed())
-    if _HUB_ID.fullmatch(given):
+    if is_hub_id(given):
         raise UserError(
             f"{given!r} looks like a hub id, and kvgate does not download from model hubs",
             fix="download a GGUF file of it yourself, then: kvgate check /path/model.gguf",
         )
     raise UserError(f"unknown model {given!r}", allowed=_allowed())
+
+
+def resolve_plan_model(text: str, *, progress: Progress | None = None) -> PlanModel:
+    """Find and size a model for a plan, from headers only.
+
+    Args:
+        text: a folder, a `config.json`, a GGUF file, a catalogue name or a hub id. progress: as in `resolve_model`.
+
+    Raises:
+        UserError: there is no such model, or it cannot be sized; one line with the way on.
+    """
+    given = text.strip()
+    if not given or "\0" in given or len(given) > _MAX_CHARS:
+        raise UserError(f"MODEL {given[:40]!r} is empty, or no name or path at all", allowed=_PLAN_ALLOWED)
+    if _URL.match(given):
+        raise UserError(f"MODEL {given[:80]!r} is a URL", allowed=_PLAN_ALLOWED)
+    path = _existing(given)
+    if path is not None:
+        return plan_model_of_path(path)
+    if given in catalogue():
+        return plan_model_of_path(get_model(given, progress=progress), name=given)
+    if _PATH_LIKE.match(given) and not is_hub_id(given):
+        raise UserError(f"there is no file or folder {given[:200]!r}", allowed=_PLAN_ALLOWED)
+    if "/" in given or "\\" in given:
+        return plan_model_of_hub(given)
+    raise UserError(f"unknown model {given[:80]!r}", allowed=(*catalogue(), *_PLAN_ALLOWED))
 
 
 def model_files(path: Path, *, name: str = "") -> ModelFiles:
