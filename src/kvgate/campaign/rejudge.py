@@ -36,9 +36,7 @@ def gate_run(store: Store, run: str, policy: Policy, out: Path | None = None) ->
     return Outcome(view, write_all(view, folder))
 
 
-def report_run(
-    store: Store, run: str, *, outputs: bool, policy: str | None = None, out: Path | None = None
-) -> Outcome:
+def report_run(store: Store, run: str, *, outputs: bool, policy: str | None = None, out: Path | None = None) -> Outcome:
     """Write the report of a stored run again.
 
     Args:

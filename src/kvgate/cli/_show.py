@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -15,6 +16,9 @@ from kvgate.core.text import one_line
 from kvgate.core.units import duration_text, number_text
 from kvgate.core.verdict import Decision, Status, Verdict
 from kvgate.report.model import RunView
+
+if TYPE_CHECKING:
+    from kvgate.campaign.series import Series
 
 COLOUR = {
     Decision.PASS: "bold green",
@@ -139,6 +143,22 @@ def _results(view: RunView, candidates: Sequence[str]) -> Table:
             said = "" if floor is None else number_text(float(f"{getattr(floor[1], 'value', 0.0):.3g}"))
             table.add_row(metric, said, *cells)
     return table
+
+
+def print_series(series: Series) -> None:
+    """One line a model and candidate, the worst decision of all last."""
+    console = out_console()
+    table = Table(title="All models", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("model", "candidate", "verdict", "run"):
+        table.add_column(column, overflow="fold")
+    for entry in series.entries:
+        if entry.outcome is None:
+            table.add_row(one_line(entry.model), "", Text(f"INVALID: {one_line(entry.error)}"), "")
+            continue
+        view = entry.outcome.view
+        for v in view.verdicts:
+            table.add_row(one_line(entry.model), v.candidate, Text(v.headline(), style=COLOUR[v.decision]), view.run_id)
+    console.print(table)
 
 
 MARKS = {

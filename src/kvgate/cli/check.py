@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from kvgate.campaign.spec import CheckSpec
 
 
 def register(app: typer.Typer) -> None:
@@ -14,7 +18,10 @@ def register(app: typer.Typer) -> None:
 
 
 def check(
-    model: Annotated[str, typer.Argument(help="GGUF file, or a catalogue name such as smollm2.")],
+    models: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL...", help="GGUF file, or a catalogue name such as smollm2; several run in turn."),
+    ],
     kv: Annotated[list[str] | None, typer.Option("--kv", help="Candidate recipe, e.g. q8_0 or k=q8_0,v=q4_0.")] = None,
     policy: Annotated[str, typer.Option(help="smoke, default, strict, or a policy file (TOML).")] = "default",
     preset: Annotated[str | None, typer.Option(help="Sizes of the suites; follows the policy's name.")] = None,
@@ -37,15 +44,14 @@ def check(
     json_out: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> int:
     """May this model's KV cache be stored so? Runs the suites on a baseline and each candidate and gives a verdict."""
-    from kvgate.campaign.check import check as run_check
-    from kvgate.campaign.check import reusable
     from kvgate.campaign.spec import CheckSpec
-    from kvgate.cli._show import print_outcome
-    from kvgate.cli._terminal import TerminalProgress, print_json
-    from kvgate.report.json import check_json
+    from kvgate.core.errors import UserError
 
-    spec = CheckSpec(
-        model=model,
+    if len(models) > 1 and (reuse or len(set(models)) < len(models)):
+        what = "--reuse takes one model" if reuse else "a model is given twice"
+        raise UserError(what, fix="name each model once, without --reuse")
+    first = CheckSpec(
+        model=models[0],
         kv=tuple(kv or ()),
         base=base,
         engine=engine,
@@ -63,10 +69,22 @@ def check(
         out=out,
         fresh=fresh,
     )
+    if len(models) > 1:
+        return _check_all([first.model_copy(update={"model": m}) for m in models], json_out=json_out)
+    return _check_one(first, reuse=reuse, json_out=json_out)
+
+
+def _check_one(spec: CheckSpec, *, reuse: bool, json_out: bool) -> int:
+    from kvgate.campaign.check import check as run_check
+    from kvgate.campaign.check import reusable
+    from kvgate.cli._show import print_outcome
+    from kvgate.cli._terminal import TerminalProgress, print_json
+    from kvgate.report.json import check_json
+
     if reuse and (old := reusable(spec)) is not None:
         from kvgate.cli.show import show_run
 
-        return show_run(old[0], store, json_out=json_out, policy_digest=old[1])
+        return show_run(old[0], spec.store, json_out=json_out, policy_digest=old[1])
     with TerminalProgress() as progress:
         outcome = run_check(spec, progress)
     if json_out:
@@ -74,6 +92,31 @@ def check(
     else:
         print_outcome(outcome.view, outcome.files)
     return outcome.exit_code
+
+
+def _check_all(specs: Sequence[CheckSpec], *, json_out: bool) -> int:
+    """Several models in turn. What can be refused is refused before the first starts; the summary comes last."""
+    from kvgate.campaign.series import check_series
+    from kvgate.cli._show import print_outcome, print_series
+    from kvgate.cli._terminal import TerminalProgress, print_json
+    from kvgate.report.json import check_json
+
+    with TerminalProgress() as progress:
+        series = check_series(specs, progress)
+    if json_out:
+        checks = [
+            check_json(e.outcome.view, str(e.outcome.files["report.html"]))
+            if e.outcome is not None
+            else {"schema": "kvgate.check/1", "model": {"name": e.model}, "exit_code": e.exit_code, "why": e.error}
+            for e in series.entries
+        ]
+        print_json({"schema": "kvgate.checks/1", "exit_code": series.exit_code, "checks": checks})
+        return series.exit_code
+    for entry in series.entries:
+        if entry.outcome is not None:
+            print_outcome(entry.outcome.view, entry.outcome.files)
+    print_series(series)
+    return series.exit_code
 
 
 def _variables(pairs: list[str]) -> dict[str, str]:

@@ -34,7 +34,8 @@ def open_store(location: str | Path | None = None, *, create: bool = True, redac
     if isinstance(place, ServerUrl):
         return _open_server(place, redact)
     if not create and not place.exists():
-        raise UserError(f"there is no store at {str(place)!r}", fix="start a run with `kvgate check`, or name another file")
+        fix = "start a run with `kvgate check`, or name another file"
+        raise UserError(f"there is no store at {str(place)!r}", fix=fix)
     make_private(place, ours=not location and not os.environ.get("KVGATE_STORE"))
     database = sqlite_database(place)
     _prepare(database, fix=FIX)
