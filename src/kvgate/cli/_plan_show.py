@@ -45,7 +45,8 @@ def _line(console: Console, text: str, indent: int = 0) -> None:
 
 def _head(console: Console, answer: Answer) -> None:
     q = answer.question
-    _line(console, f"{q.name or q.geometry.name}, from {q.geometry.source}")
+    found = f" ({q.origin})" if q.origin else ""
+    _line(console, f"{q.name or q.geometry.name}{found}, from {q.geometry.source}")
     s = q.serving
     sizes = " ".join(f"{n} {v}" for n, v in (("TP", s.tp), ("PP", s.pp), ("DP", s.dp), ("DCP", s.dcp)) if v > 1)
     where = "no device" if q.device is None else q.device.name
@@ -72,12 +73,13 @@ def _table(answer: Answer, recipes: Sequence[RecipeAnswer]) -> Table:
     for r in recipes:
         table.add_column(Text(str(r.recipe)), justify="right", overflow="fold")
     table.add_column("from", overflow="fold", style="dim")
-    for label, cell, source in _rows(answer):
+    for label, cell, source in recipe_rows(answer):
         table.add_row(Text(label), *(Text(cell(r)) for r in recipes), Text(one_line(source)))
     return table
 
 
-def _rows(answer: Answer) -> list[tuple[str, Callable[[RecipeAnswer], str], str]]:
+def recipe_rows(answer: Answer) -> list[tuple[str, Callable[[RecipeAnswer], str], str]]:
+    """Lines of the table: a label, what a recipe says, and where that is from."""
     q, s = answer.question, answer.question.serving
     rows: list[tuple[str, Callable[[RecipeAnswer], str], str]] = [
         ("bytes per token", lambda r: fraction_text(r.price.bytes_per_token), "row sizes x layers, inside windows"),
@@ -141,8 +143,6 @@ def _reserved(r: RecipeAnswer, name: str) -> str:
 
 
 def _speed(r: RecipeAnswer) -> str:
-    if r.recipe.is_native:
-        return "1.00 x"
     if r.speed.lo is None or r.speed.hi is None:
         return _UNKNOWN
     return f"{r.speed.lo:.2f} x" if r.speed.lo == r.speed.hi else f"{r.speed.lo:.2f} to {r.speed.hi:.2f} x"

@@ -6,7 +6,7 @@ model that the engine does not serve) is None with the reason beside it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -69,6 +69,8 @@ class Question:
         weights_bytes: of the whole model; None is unknown. weights_how: where that is from.
         recipes: at least one. replicas: copies of the whole deployment that run now.
         prefix_tokens: begin of all sequences, stored once. engine_named: the person named the engine.
+        origin: where the model was found, in words.
+        kv_budget: memory of the cache on each rank, known from elsewhere (an engine's log); replaces all arithmetic.
     """
 
     geometry: ModelGeometry
@@ -84,6 +86,8 @@ class Question:
     draft: Draft | None = None
     replicas: int = 1
     engine_named: bool = True
+    origin: str = ""
+    kv_budget: Term | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +168,38 @@ def answer(question: Question) -> Answer:
         first_recipe(geometry, serving.engine, known),
         _notes(question, ranks),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """Whole sequences at one context, per recipe in the order asked: ideal, and as the engine reserves."""
+
+    context_tokens: int
+    ideal: tuple[int | None, ...]
+    reserved: tuple[int | None, ...]
+
+
+def curve(question: Question, contexts: Sequence[int]) -> tuple[CurvePoint, ...]:
+    """Concurrency against context, all sequences of full length and without a shared prefix."""
+    points = []
+    for context in contexts:
+        serving = replace(question.serving, context_tokens=context)
+        found = answer(replace(question, serving=serving, lengths=None, prefix_tokens=0))
+        points.append(
+            CurvePoint(
+                context,
+                tuple(None if r.ideal is None else r.ideal.sequences for r in found.recipes),
+                tuple(None if r.reserved is None else r.reserved.sequences for r in found.recipes),
+            )
+        )
+    return tuple(points)
+
+
+def curve_contexts(question: Question) -> tuple[int, ...]:
+    """Powers of two from 1,024 to the larger of the model's context and the one asked for, that one included."""
+    asked = question.serving.context_tokens
+    top = max(asked, min(question.geometry.context_tokens, 1 << 20), 4096)
+    return tuple(sorted({asked, *(1 << n for n in range(10, top.bit_length()) if 1 << n <= top)}))
 
 
 def engine_rule(engine: str) -> EngineRule | None:
@@ -250,8 +286,15 @@ def _recipe_answer(
             engine=engine,
             native=native,
         ),
-        speed=speed(recipe, engine),
+        speed=_speed(recipe, engine, same=base is None or whole.layers == base.price.layers),
     )
+
+
+def _speed(recipe: Recipe, engine: str, *, same: bool) -> Speed:
+    """Published ratios; 1 where exactly the native cache is stored."""
+    if same:
+        return Speed(1.0, 1.0, "the native cache itself", (), Source("arithmetic", "equal to native"))
+    return speed(recipe, engine)
 
 
 def _caches(rank: RankGeometry) -> bool:
@@ -277,6 +320,8 @@ def _rank_weights(question: Question) -> int | None:
 
 
 def _budgets(question: Question, held: list[tuple[RankGeometry, Price]]) -> tuple[tuple[Budget, ...] | None, str]:
+    if question.kv_budget is not None:
+        return tuple(Budget(rank.name, (question.kv_budget,)) for rank, _ in held), ""
     if question.device is None:
         return None, "no device: give --device or --device-memory"
     if question.weights_bytes is None:

@@ -19,6 +19,7 @@ def document(answer: Answer) -> dict[str, Any]:
         "schema": SCHEMA,
         "model": q.name or q.geometry.name,
         "source": str(q.geometry.source),
+        "origin": q.origin or None,
         "family": q.geometry.family,
         "device": None
         if q.device is None
@@ -110,7 +111,7 @@ def _recipe(r: RecipeAnswer) -> dict[str, Any]:
             "what": r.speed.what,
             "measured": list(r.speed.rows),
             "source": str(r.speed.source),
-            **({} if r.speed.rows else {"why": r.speed.what}),
+            **({} if r.speed.lo is not None else {"why": r.speed.what}),
         },
         "itl_slope_ms_per_token": None
         if r.prior is None

@@ -1,0 +1,92 @@
+"""A plan for the deployment that wrote a start log: its settings, its overhead and budget, and the gap to a prediction.
+
+What the person typed wins over the log. The prediction is made as if there were no log, with the plan's own assumption
+for the overhead; only then are the log's overhead and KV memory taken over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from kvgate.core.errors import UserError
+from kvgate.plan.answer import Answer, Question, answer
+from kvgate.plan.ask import Typed, question
+from kvgate.plan.log_compare import GapRow, LogSettings, compare, settings_of
+from kvgate.plan.log_values import StartLog
+
+
+@dataclass(frozen=True, slots=True)
+class FromLog:
+    """What a log and a model give together.
+
+    Attributes:
+        gaps: predicted against reported; empty where no prediction could be made, with `why`.
+        plan: with the log's KV memory; the prediction itself where the log does not say it.
+    """
+
+    log: StartLog
+    settings: LogSettings
+    gaps: tuple[GapRow, ...]
+    why: str
+    plan: Answer
+
+
+def plan_from_log(typed: Typed, log: StartLog) -> FromLog:
+    """Compare and plan.
+
+    Args:
+        typed: the person's words; what they leave out is taken from the log.
+
+    Raises:
+        UserError: the log does not say what is needed, or the model cannot be planned.
+    """
+    settings = settings_of(log, memory_fraction=typed.fraction)
+    if typed.engine is None:
+        typed = replace(typed, engine=log.engine)
+    asked = question(_with_settings(typed, settings))
+    predicted = answer(asked)
+    gaps, why = _gaps(log, predicted)
+    return FromLog(log, settings, gaps, why, answer(_with_budget(asked, settings)))
+
+
+def _with_settings(typed: Typed, log: LogSettings) -> Typed:
+    ranks = log.tp * log.pp
+    weights = None if log.weights_bytes is None else str(log.weights_bytes * ranks)
+    memory = None if log.device_bytes is None or typed.device is not None else str(log.device_bytes)
+    return replace(
+        typed,
+        kv=tuple(typed.kv) or _stored(log),
+        engine_version=typed.engine_version or log.version or "",
+        context_tokens=typed.context_tokens or log.context_tokens,
+        tp=log.tp if typed.tp == 1 else typed.tp,
+        pp=log.pp if typed.pp == 1 else typed.pp,
+        dp=log.dp if typed.dp == 1 else typed.dp,
+        dcp=log.dcp if typed.dcp == 1 else typed.dcp,
+        weights=typed.weights or weights,
+        device_memory=typed.device_memory or memory,
+        fraction=log.memory_fraction if typed.fraction is None else typed.fraction,
+        slots=typed.slots or log.slots,
+        batched_tokens=typed.batched_tokens or log.batched_tokens,
+        block_tokens=typed.block_tokens or log.block_tokens,
+    )
+
+
+def _stored(log: LogSettings) -> tuple[str, ...]:
+    if log.k is None or log.v is None:
+        raise UserError("the log does not say the KV type", fix="give it: --kv fp8_e4m3")
+    return (log.k if log.k == log.v else f"k={log.k},v={log.v}",)
+
+
+def _gaps(log: StartLog, predicted: Answer) -> tuple[tuple[GapRow, ...], str]:
+    first = predicted.recipes[0]
+    if first.reserved is None:
+        return (), first.reserved_why
+    limiting = next((b for b in first.budgets or () if b.rank == first.reserved.limiting_rank), None)
+    return compare(log, first.reserved, limiting, recipe=first.recipe), ""
+
+
+def _with_budget(asked: Question, log: LogSettings) -> Question:
+    budget = log.budget("")
+    if budget is None:
+        return asked if log.overhead is None else replace(asked, overhead_bytes=max(0, log.overhead.bytes))
+    return replace(asked, kv_budget=budget.terms[0])
