@@ -12,6 +12,7 @@ from kvgate.core.errors import UserError
 from kvgate.core.geometry import ModelGeometry
 from kvgate.core.source import Source
 from kvgate.core.text import one_line
+from kvgate.models.config_abridged import written_out
 from kvgate.models.config_family import DEFAULT_FAMILY, ConfigFamily, config_family_of
 from kvgate.models.config_keys import ConfigKeys, refuse_unread_cache_keys
 
@@ -52,6 +53,7 @@ def geometry_from_config(config: Mapping[str, object], name: str, source: Source
     Raises:
         UserError: a key is missing or senseless, a layer word or a key has no rule, or the model has no KV cache.
     """
+    config, abridged = written_out(config)
     keys = ConfigKeys.of(config)
     family = config_family_of(keys)
     _refuse_other_tasks(config, keys, family)
@@ -73,7 +75,7 @@ def geometry_from_config(config: Mapping[str, object], name: str, source: Source
         native_dtype=native,
         kv_scheme=scheme,
         family=family.name,
-        notes=(*found.notes, *dtype_notes, *scheme_notes),
+        notes=(*abridged, *found.notes, *dtype_notes, *scheme_notes),
     )
 
 

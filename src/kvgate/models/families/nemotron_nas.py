@@ -1,26 +1,22 @@
 """nemotron_nas: each block has its own attention, found by a search: `block_configs[i].attention`.
 
 KV heads are `num_attention_heads` / `n_heads_in_group`; a block with `no_op` or `replace_with_linear` keeps no KV.
-Blocks with a window, sinks or another stand-in are refused. A transcribed configuration may have
-`block_configs_summary` instead, which counts blocks without saying where they are. Source: configuration_decilm.py and
-block_config.py of nvidia/Llama-3_3-Nemotron-Super-49B-v1; vLLM 0.32 models/nemotron_nas.py.
+Blocks with a window, sinks or another stand-in are refused. Source: configuration_decilm.py and block_config.py of
+nvidia/Llama-3_3-Nemotron-Super-49B-v1; vLLM 0.32 models/nemotron_nas.py.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kvgate.core.errors import UserError
 from kvgate.core.geometry import LayerGeometry
 from kvgate.models.config_family import ConfigLayers
-from kvgate.models.config_keys import MAX_HEADS, MAX_LAYERS, ConfigKeys
+from kvgate.models.config_keys import MAX_HEADS, ConfigKeys
 from kvgate.models.config_layers import Heads, attention_heads, head_dim, layer_count
 
 _KNOWN = frozenset({"n_heads_in_group", "no_op", "replace_with_linear"})
-_SUMMARY = "block_configs_summary"
-_COUNTED = re.compile(r"(\d{1,5}) with attention\.(n_heads_in_group=(\d{1,5})|no_op=true|replace_with_linear=true)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +29,7 @@ class NemotronNas:
         if query is None:
             raise keys.lacks("num_attention_heads")
         keys.ignore("num_key_value_heads", "num_key_value_heads_per_layer")
-        notes: tuple[str, ...] = ()
-        if keys.has(_SUMMARY) and not keys.has("block_configs"):
-            groups = _summarised(keys, count)
-            notes = (f"{_SUMMARY} says how many blocks keep KV, not which: pipeline stages are not exact",)
-        else:
-            groups = _groups(keys, count)
+        groups = _groups(keys, count)
         made: list[LayerGeometry] = []
         for index, group in enumerate(groups):
             if group is None:
@@ -46,7 +37,7 @@ class NemotronNas:
             if query % group:
                 raise UserError(f"block {index}: {query} attention heads do not divide into groups of {group}")
             made.append(Heads(query // group, dim, dim).layer(index))
-        return ConfigLayers(tuple(made), count, notes=notes)
+        return ConfigLayers(tuple(made), count)
 
 
 def _groups(keys: ConfigKeys, count: int) -> tuple[int | None, ...]:
@@ -68,18 +59,6 @@ def _group(keys: ConfigKeys, index: int, block: object) -> int | None:
     if place.flag("no_op") or place.flag("replace_with_linear"):
         return None
     return place.integer("n_heads_in_group", maximum=MAX_HEADS)
-
-
-def _summarised(keys: ConfigKeys, count: int) -> tuple[int | None, ...]:
-    text = keys.text(_SUMMARY)
-    found: list[int | None] = []
-    for number, _, group in _COUNTED.findall(text[:1000]):
-        if int(number) > MAX_LAYERS or (group and not 1 <= int(group) <= MAX_HEADS):
-            raise keys.bad(_SUMMARY, text, "a count of blocks")
-        found += [int(group) if group else None] * int(number)
-    if len(found) != count:
-        raise UserError(f"{_SUMMARY} counts {len(found)} blocks, and the model has {count}")
-    return tuple(found)
 
 
 CONFIG_FAMILY = NemotronNas()
