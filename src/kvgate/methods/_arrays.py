@@ -29,9 +29,27 @@ def stack_last(xp: Namespace, parts: Sequence[Array]) -> Array:
 
 
 def sqrt(xp: Namespace, x: Array) -> Array:
-    """Correctly rounded square root."""
+    """Square root of float32, rounded correctly: by way of float64, since torch's float32 root is off by one bit."""
     library: Any = xp
-    return library.np.sqrt(x) if xp.name == "numpy" else x.sqrt()
+    wide = xp.cast(x, "f64")
+    return xp.cast(library.np.sqrt(wide) if xp.name == "numpy" else wide.sqrt(), "f32")
+
+
+def log2(xp: Namespace, x: Array) -> Array:
+    """Logarithm to base 2 of float32, by way of float64."""
+    library: Any = xp
+    wide = xp.cast(x, "f64")
+    return xp.cast(library.np.log2(wide) if xp.name == "numpy" else wide.log2(), "f32")
+
+
+def product(xp: Namespace, x: Array, matrix: Any) -> Array:
+    """x [..., n] times a fixed float64 matrix [n, m], summed in float64 and rounded to float32.
+
+    Libraries add in an order that depends on the number of rows. In float64 that changes bits which the rounding to
+    float32 drops, so one row gives what it gives among many, from numpy and torch.
+    """
+    rows = xp.cast(x.reshape(-1, x.shape[-1]), "f64")
+    return xp.cast(xp.matmul(rows, as_array(xp, matrix, "f64")), "f32").reshape(*x.shape[:-1], -1)
 
 
 def tree_sum(x: Array) -> Array:
@@ -56,6 +74,20 @@ def stable_order(xp: Namespace, x: Array) -> Array:
     if xp.name == "numpy":
         return library.np.argsort(x, axis=-1, kind="stable")
     return library.torch.sort(x, dim=-1, stable=True).indices
+
+
+def scatter(xp: Namespace, rows: Array, index: Array, values: Array, *, unused: int) -> Array:
+    """rows [..., n] with rows[index] = values along the last axis; an index of `unused` writes nothing."""
+    library: Any = xp
+    n = rows.shape[-1]
+    # One column more takes what is unused.
+    wide = xp.concat([rows, xp.full((*rows.shape[:-1], 1), 0.0, "f32")])
+    place = xp.where(index == unused, n, index)
+    if xp.name == "numpy":
+        library.np.put_along_axis(wide, place, values, -1)
+    else:
+        wide.scatter_(-1, place, values)
+    return wide[..., :n]
 
 
 def as_array(xp: Namespace, values: Any, kind: str = "f32") -> Array:

@@ -24,6 +24,8 @@ class StorageMethod(ABC):
         parameters: what a recipe may say behind the name.
         examples: parameter sets that the conformance check runs.
         same_bytes: numpy and torch store the same bytes (no matrix product in floating point on the way).
+        across_heads: one head's bytes depend on the others of the same token.
+        calibrated: `open` needs tables.
         basis: "post_rope" or "pre_rope": what K the method wants, and gives back.
         own_raw: attention of freshly appended tokens sees these tokens as they came, not as stored. An int n: only for
             chunks of more than n tokens, or before anything is stored (vLLM's TurboQuant continues small chunks on its
@@ -37,6 +39,8 @@ class StorageMethod(ABC):
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     examples: ClassVar[tuple[Mapping[str, str], ...]] = ({},)
     same_bytes: ClassVar[bool] = True
+    across_heads: ClassVar[bool] = False
+    calibrated: ClassVar[bool] = False
     basis: ClassVar[str] = "post_rope"
     own_raw: ClassVar[bool | int] = False
 
@@ -56,15 +60,15 @@ class StorageMethod(ABC):
     def coder(self, side: KVSide, values: Mapping[str, int], layer: LayerGeometry, tables: Any) -> Coder:
         """The arithmetic under these values."""
 
-    def expected_db(self, side: KVSide, values: Mapping[str, int], dim: int) -> float | None:
+    def expected_db(self, side: KVSide, values: Mapping[str, int], layer: LayerGeometry) -> float | None:
         """SQNR that independent N(0, 1) elements come back with, by the quantizer's own theory; None: not known.
 
         The conformance check holds every head to it within a decibel, from both sides.
         """
         return None
 
-    def example_tables(self, side: KVSide, values: Mapping[str, int], layer: LayerGeometry) -> Any:
-        """Tables for the conformance check, where the method needs some."""
+    def example_tables(self, side: KVSide, values: Mapping[str, int], layer: LayerGeometry, sample: Any) -> Any:
+        """Tables for the conformance check, where the method needs some, fitted to a sample of what it will store."""
         return None
 
     def open(

@@ -24,7 +24,7 @@ class TokenStorage(ABC):
 
     Attributes:
         name: the method's. side: "k" or "v".
-        window: sinks and residual window, resolved: `residual_tokens` is a number.
+        window: sinks and residual window with the method's own defaults filled in.
     """
 
     name: str
@@ -89,7 +89,11 @@ class TokenStorage(ABC):
     def native_tokens(self) -> int:
         """The most tokens of a sequence that are held native at once."""
         recent = self.residual_tokens + (self.group_tokens - 1 if self.flush == "slide" else 0)
-        return self.window.sink_tokens + max(recent, self.warmup_tokens)
+        return self.sink_tokens + max(recent, self.warmup_tokens)
+
+    @property
+    def sink_tokens(self) -> int:
+        return self.window.sink_tokens or 0
 
     @property
     def residual_tokens(self) -> int:
@@ -104,7 +108,8 @@ class TokenStorage(ABC):
 
     def windowed(self, window: Window) -> TokenStorage:
         residual = self.window.residual_tokens if window.residual_tokens is None else window.residual_tokens
-        return replace(self, window=replace(window, residual_tokens=residual))
+        sink = self.window.sink_tokens if window.sink_tokens is None else window.sink_tokens
+        return replace(self, window=Window(residual, sink, window.native_bytes))
 
     def refuse(self, dim: int, multiple: int, why: str) -> None:
         """UserError where `dim` is not a multiple of what the method needs."""
@@ -121,7 +126,7 @@ class TokenStorage(ABC):
 
 def encoded_range(storage: TokenStorage, tokens: int) -> range:
     """Which of the first `tokens` tokens are encoded; see `residual_window` for the rules."""
-    sink, keep, group = storage.window.sink_tokens, storage.residual_tokens, storage.group_tokens
+    sink, keep, group = storage.sink_tokens, storage.residual_tokens, storage.group_tokens
     after_sink = max(0, tokens - sink)
     if after_sink < storage.warmup_tokens:
         count = 0

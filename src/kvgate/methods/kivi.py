@@ -174,7 +174,7 @@ class Kivi(StorageMethod):
     def coder(self, side: KVSide, values: Mapping[str, int], layer: LayerGeometry, tables: Any) -> _RangeCoder:
         return (KeyCoder if side == "k" else ValueCoder)(values["bits"], values["group"])
 
-    def expected_db(self, side: KVSide, values: Mapping[str, int], dim: int) -> float:
+    def expected_db(self, side: KVSide, values: Mapping[str, int], layer: LayerGeometry) -> float:
         return range_db(values["bits"], values["group"])
 
 

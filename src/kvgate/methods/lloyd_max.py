@@ -149,6 +149,15 @@ def normal_range_square(count: int) -> float:
     return float(2 * np.sum(inside * upper) * (grid[1] - grid[0]) ** 2)
 
 
+def normal_quantile(p: float) -> float:
+    """x with P(N(0, 1) <= x) = p, by bisection."""
+    low, high = -_NORMAL_END, _NORMAL_END
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if 0.5 * (1 + erf(middle / sqrt(2))) < p else (low, middle)
+    return (low + high) / 2
+
+
 def range_db(bits: int, group: int) -> float:
     """SQNR of asymmetric codes of `bits` over the range of `group` independent N(0, 1) values.
 

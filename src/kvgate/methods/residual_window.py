@@ -39,7 +39,7 @@ class WindowedCodec(TokenStorage):
 
     @classmethod
     def of(cls, codec: Storage, side: KVSide, window: Window | None) -> WindowedCodec:
-        return cls(codec.name, side, resolved(window, 0), codec)
+        return cls(codec.name, side, window or Window(), codec)
 
     def group_bytes(self, dim: int) -> int:
         return self.codec.row_bytes(dim)
@@ -93,7 +93,7 @@ class WindowStream:
         xp, native = self._check(x)
         bytes_ = to_bytes(xp, x, native)
         before, self._tokens = self._tokens, self._tokens + int(x.shape[2])
-        first = max(0, min(self.storage.window.sink_tokens - before, int(x.shape[2])))
+        first = max(0, min(self.storage.sink_tokens - before, int(x.shape[2])))
         if first:
             self._sink.append(bytes_[:, :, :first])
         if first < x.shape[2]:
@@ -185,11 +185,3 @@ class WindowStream:
             raise UserError(f"{name}: the stream holds arrays of another library or device than the one appended")
         self._batch, self._xp, self._native = int(x.shape[0]), xp, self._native or own
         return xp, self._native
-
-
-def resolved(window: Window | None, default_residual: int) -> Window:
-    """A window with its residual filled in."""
-    if window is None:
-        return Window(default_residual)
-    residual = default_residual if window.residual_tokens is None else window.residual_tokens
-    return Window(residual, window.sink_tokens, window.native_bytes)

@@ -39,12 +39,12 @@ class Window:
 
     Attributes:
         residual_tokens: the most recent ones; None is the method's own default.
-        sink_tokens: the first ones, for good.
+        sink_tokens: the first ones, for good; None is the method's own default (mostly none).
         native_bytes: bytes of one element held native (2 for f16 and bf16); sizes only.
     """
 
     residual_tokens: int | None = None
-    sink_tokens: int = 0
+    sink_tokens: int | None = None
     native_bytes: int = 2
 
 
@@ -151,7 +151,7 @@ def storage_of(side: Side, kv: KVSide, window: Window | None = None) -> Storage:
 
 def window_of(recipe: Recipe, *, native_bytes: int = 2) -> Window:
     """The window that a recipe's options ask for."""
-    return Window(recipe.residual_tokens, recipe.sink_tokens or 0, native_bytes)
+    return Window(recipe.residual_tokens, recipe.sink_tokens, native_bytes)
 
 
 def parameters(side: Side) -> dict[str, str]:

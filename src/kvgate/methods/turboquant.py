@@ -16,8 +16,7 @@ alike.
 
 Departs: the paper keeps norms as floats of unstated width, here float16. Its mixes of 2.5 and 3.5 bits (more bits for
 outlier channels) are left out: the text does not say how the channels are chosen, and its own arithmetic (32 channels
-of 3 bits and 96 of 2) gives 2.25. P and S come from numpy's PCG64 with a fixed seed; numpy and torch multiply in
-different order, so codes at cell edges may differ by one between the two.
+of 3 bits and 96 of 2) gives 2.25. P and S come from numpy's PCG64 with a fixed seed; products are summed in float64.
 Source: arXiv 2504.19874, algorithms 1 and 2, equation 4. The paper's text was not at hand: taken from accounts of it.
 """
 
@@ -69,42 +68,42 @@ class SphereCoder(GroupCoder):
         self.table = sphere_levels(1 << self.code_bits, dim)
 
     def encode(self, x: Array, tables: Packed) -> Packed:
-        from kvgate.formats.packing import pack_bits
         from kvgate.formats.xp import namespace
-        from kvgate.methods._arrays import as_array, pack_codes
+        from kvgate.methods._arrays import pack_codes, product
 
         xp = namespace(x)
         norm = norms(xp, x)
-        y = xp.matmul(xp.divide(x, xp.where(norm > 0, norm, 1.0)), as_array(xp, random_rotation(self.dim, self.seed).T))
+        y = product(xp, xp.divide(x, xp.where(norm > 0, norm, 1.0)), random_rotation(self.dim, self.seed).T)
         codes = xp.bucketize(y, self.table.edges, up=True)
         held = {"codes": pack_codes(xp, codes, self.code_bits), "norm": xp.bytes_f16(norm)}
         if self.qjl:
             rest = x - self._first(held)
-            projected = xp.matmul(rest, as_array(xp, random_projection(self.dim, self.seed).T))
-            held["signs"] = pack_bits(xp.cast(projected >= 0, "u8"), xp)
+            projected = product(xp, rest, random_projection(self.dim, self.seed).T)
+            held["signs"] = pack_codes(xp, xp.cast(projected >= 0, "u8"), 1)
             held["rest_norm"] = xp.bytes_f16(norms(xp, rest))
         return held
 
     def decode(self, packed: Packed, tables: Packed) -> Array:
-        from kvgate.formats.packing import unpack_bits
         from kvgate.formats.xp import namespace
-        from kvgate.methods._arrays import as_array
+        from kvgate.methods._arrays import product, unpack_codes
 
         first = self._first(packed)
         if not self.qjl:
             return first
         xp = namespace(first)
-        signs = xp.cast(unpack_bits(packed["signs"], xp), "f32") * xp.full((1,), 2.0, "f32") - xp.full((1,), 1.0, "f32")
-        back = xp.matmul(signs, as_array(xp, random_projection(self.dim, self.seed)))
+        signs = xp.cast(unpack_codes(xp, packed["signs"], 1, self.dim), "f32") * xp.full((1,), 2.0, "f32") - xp.full(
+            (1,), 1.0, "f32"
+        )
+        back = product(xp, signs, random_projection(self.dim, self.seed))
         return first + xp.f16_bytes(packed["rest_norm"]) * xp.full((1,), sqrt(pi / 2) / self.dim, "f32") * back
 
     def _first(self, packed: Packed) -> Array:
         from kvgate.formats.xp import namespace
-        from kvgate.methods._arrays import as_array, unpack_codes
+        from kvgate.methods._arrays import product, unpack_codes
 
         xp = namespace(packed["codes"])
         c = xp.take(xp.constant(self.table.levels, "f32"), unpack_codes(xp, packed["codes"], self.code_bits, self.dim))
-        return xp.f16_bytes(packed["norm"]) * xp.matmul(c, as_array(xp, random_rotation(self.dim, self.seed)))
+        return xp.f16_bytes(packed["norm"]) * product(xp, c, random_rotation(self.dim, self.seed))
 
 
 class TurboQuant(StorageMethod):
@@ -119,7 +118,6 @@ class TurboQuant(StorageMethod):
         Parameter("seed", SEED, low=0, high=999_999_999),
     )
     examples: ClassVar[tuple[Mapping[str, str], ...]] = ({}, {"bits": "2"}, {"bits": "3", "qjl": "1"})
-    same_bytes = False
 
     def sized(self, side: KVSide, values: Mapping[str, int]) -> SphereStorage:
         return SphereStorage(self.name, side, Window(0), values["bits"], bool(values["qjl"]))
@@ -128,30 +126,31 @@ class TurboQuant(StorageMethod):
         dim = layer.k_dim if side == "k" else layer.v_dim
         return SphereCoder(dim, values["bits"], bool(values["qjl"]), values["seed"])
 
-    def expected_db(self, side: KVSide, values: Mapping[str, int], dim: int) -> float:
+    def expected_db(self, side: KVSide, values: Mapping[str, int], layer: LayerGeometry) -> float:
         """Lloyd-Max on the sphere; the residual's estimator has pi/2 - 1/d times the residual's square as its error.
 
         Of the d terms sqrt(pi/2) s sign(s . r), each has mean r; along r its square is pi/2, across it (d - 1) pi/2.
         """
+        dim = layer.k_dim if side == "k" else layer.v_dim
         levels = sphere_levels(1 << (values["bits"] - values["qjl"]), dim)
         return db(dim * levels.error * (pi / 2 - 1 / dim if values["qjl"] else 1.0))
 
 
 @cache
-def random_rotation(dim: int, seed: int) -> npt.NDArray[np.float32]:
+def random_rotation(dim: int, seed: int) -> npt.NDArray[np.float64]:
     """A uniform random orthogonal matrix: Q of a Gaussian one, with the signs of R's diagonal taken out."""
     import numpy as np
 
     q, r = np.linalg.qr(np.random.Generator(np.random.PCG64(seed)).standard_normal((dim, dim)))
-    return np.asarray(q * np.sign(np.diag(r)), np.float32)
+    return np.asarray(q * np.sign(np.diag(r)))
 
 
 @cache
-def random_projection(dim: int, seed: int) -> npt.NDArray[np.float32]:
+def random_projection(dim: int, seed: int) -> npt.NDArray[np.float64]:
     """A Gaussian matrix, drawn apart from the rotation."""
     import numpy as np
 
-    return np.random.Generator(np.random.PCG64([seed, 1])).standard_normal((dim, dim)).astype(np.float32)
+    return np.random.Generator(np.random.PCG64([seed, 1])).standard_normal((dim, dim))
 
 
 METHOD = TurboQuant()

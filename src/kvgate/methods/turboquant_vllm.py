@@ -200,9 +200,10 @@ class TurboQuantPreset(StorageMethod):
             return ValueCoder(layer.v_dim, self.value_bits, pad)
         return Fp8KeyCoder() if self.key_bits == FP8_BITS else KeyCoder(layer.k_dim, self.key_bits)
 
-    def expected_db(self, side: KVSide, values: Mapping[str, int], dim: int) -> float:
+    def expected_db(self, side: KVSide, values: Mapping[str, int], layer: LayerGeometry) -> float:
         if side == "v":
-            return range_db(self.value_bits, dim)
+            return range_db(self.value_bits, layer.v_dim)
+        dim = layer.k_dim
         return float_db(3) if self.key_bits == FP8_BITS else db(dim * sphere_levels(1 << self.key_bits, dim).error)
 
     def native_layers(self, layer_count: int, *, hybrid: bool) -> tuple[int, ...]:
