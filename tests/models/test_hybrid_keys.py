@@ -169,6 +169,14 @@ def test_defaults_of_absent_keys_are_in_the_notes():
     assert not any("by default" in note for note in full.notes)
 
 
+def test_jamba_attends_in_every_period_from_its_offset_on():
+    """Layers 4, 12, 20 and 28 of 32; a list of words wins."""
+    words = ["attention" if n in (0, 31) else "mamba" for n in range(32)]
+
+    assert _full(JAMBA) == [4, 12, 20, 28]
+    assert _full(JAMBA, layers_block_type=words) == [0, 31]
+
+
 def test_short_convolutions_by_list_and_by_number():
     """layer_types, or full_attn_idxs of older files."""
     words = ["full_attention" if n in LFM2["full_attn_idxs"] else "conv" for n in range(16)]
