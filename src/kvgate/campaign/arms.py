@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from kvgate.campaign.overrides import Override, check_new_name
 from kvgate.core.engine import Driver, Launch, Request, Settings
 from kvgate.core.errors import UserError
 from kvgate.core.geometry import ModelFiles
@@ -80,39 +81,47 @@ def build_arms(
     *,
     floors: Sequence[Floor] = FLOORS,
     python: Path | None = None,
+    overrides: Mapping[str, Override] | None = None,
 ) -> tuple[Arm, ...]:
     """All arms: the base, its floors, the candidates in the order they were asked for.
+
+    Args:
+        overrides: settings of single arms; a name that no arm has is one more floor.
 
     Raises:
         UserError: no candidate, the same candidate twice, or a recipe that the engine cannot run.
     """
+    own = dict(overrides or {})
     if not kv:
         raise UserError("no candidate", fix="give at least one --kv RECIPE, e.g. --kv q8_0")
     both = frozenset({SERVING, PANEL})
 
-    def launch(recipe: Recipe, spelling: str, changed: Settings) -> Launch:
-        return driver.resolve(Request(model, recipe, changed, spelling, python))
+    def launch(name: str, recipe: Recipe, spelling: str, changed: Settings) -> Launch:
+        override = own.pop(name, None)
+        if override is None:
+            return driver.resolve(Request(model, recipe, changed, spelling, python))
+        return driver.resolve(Request(model, recipe, override.settings(changed), spelling, override.python or python))
+
+    def floor_arm(name: str, places: frozenset[str], perturb: Sequence[str], changed: Settings) -> Arm:
+        declared = {*perturb, *(own[name].perturb if name in own else ())}
+        launched = launch(name, base_recipe, base, changed)
+        return Arm(name, Role.FLOOR, places, base_recipe, tuple(sorted(declared)), launched)
 
     base_recipe = parse(base)
-    arms = [Arm(BASE, Role.BASE, both, base_recipe, (), launch(base_recipe, base, settings))]
+    arms = [Arm(BASE, Role.BASE, both, base_recipe, (), launch(BASE, base_recipe, base, settings))]
     for floor in floors:
         changed = replace(settings, **floor.change)
-        arms.append(
-            Arm(
-                floor.name,
-                Role.FLOOR,
-                frozenset({floor.place}),
-                base_recipe,
-                tuple(sorted(floor.change)),
-                launch(base_recipe, base, changed),
-            )
-        )
+        arms.append(floor_arm(floor.name, frozenset({floor.place}), tuple(floor.change), changed))
     for spelling in kv:
         recipe = parse(spelling)
         name = str(recipe)
         if any(a.name == name for a in arms):
             raise UserError(f"candidate {name!r} is given twice, or has the name of an arm", fix="name each once")
-        arms.append(Arm(name, Role.CANDIDATE, both, recipe, (), launch(recipe, spelling, settings)))
+        places = frozenset({SERVING}) if name in own and own[name].alone else both
+        arms.append(Arm(name, Role.CANDIDATE, places, recipe, (), launch(name, recipe, spelling, settings)))
+    for name, override in list(own.items()):
+        check_new_name(name)
+        arms.append(floor_arm(name, frozenset({SERVING}) if override.alone else both, (), settings))
     return tuple(arms)
 
 

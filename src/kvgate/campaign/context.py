@@ -101,8 +101,9 @@ class RunContext:
             self.progress.note(f"{arm.name}: {place}: INVALID, did not engage: {engaged.reason}")
         found = undeclared(self.seen, arm.name, arm.perturb, place)
         differs = [d for d in found if d.status is Sameness.DIFFERS]
-        if arm.role is Role.FLOOR and differs:
-            # A floor on another build is no noise of the base, and would be subtracted from the candidate's loss.
+        if arm.role is not Role.BASE and differs:
+            # A floor on another build is no noise of the base, and would be subtracted from the candidate's loss; a
+            # candidate on another one would be compared in more than its cache.
             what = ", ".join(f"{d.field} {d.a} -> {d.b}" for d in differs)
             self.broken[(arm.name, place)] = f"not the base's deployment: {what}"
             self.progress.note(f"{arm.name}: {place}: left out, not the base's deployment: {what}")
@@ -156,4 +157,5 @@ def kept_options(spec: CheckSpec, engine: str) -> tuple[str, ...]:
         "--corpus": spec.corpus,
         "--engine-python": spec.engine_python,
     }
-    return tuple(word for name, value in given.items() if value is not None for word in (name, str(value)))
+    words = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+    return (*words, *(word for arm in spec.arms for word in ("--arm", arm)))

@@ -153,6 +153,12 @@ def caveats(run: Measured) -> tuple[str, ...]:
     base = next((r.deployment for (a, _), r in run.seen.items() if a == BASE and r.deployment), None)
     build = (base.identity.build or base.identity.version or "unknown build") if base else "unknown build"
     said = [f"holds for {run.facts.model.name} on {run.facts.engine} {build} only; retest after every engine upgrade"]
+    for arm in run.of_role(Role.FLOOR):
+        if "build" in arm.perturb:
+            said.append(
+                f"floor {arm.name} is another interpreter's engine, by your own word: what it shows is the change of "
+                "build, and it is subtracted from every candidate's loss like any floor"
+            )
     if run.facts.model.size_bytes < SMALL_MODEL_BYTES:
         said.append(
             f"{run.facts.model.name} is a small model ({run.facts.model.size_bytes / 1e6:.0f} MB of weights): small "

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kvgate.campaign.arms import Arm, build_arms, choose_floors
+from kvgate.campaign.overrides import read_overrides
 from kvgate.campaign.spec import DEFAULT_CONTEXT_TOKENS, SMOKE_CONTEXT_TOKENS, CheckSpec, usable_threads
 from kvgate.core import registry
 from kvgate.core.engine import Driver, Settings
@@ -69,7 +70,16 @@ def prepare(spec: CheckSpec) -> Prepared:
     context = spec.context_tokens or min(wanted, model.geometry.context_tokens)
     settings = Settings(context_tokens=context, threads=spec.threads or cpus, env=spec.env)
     floors = choose_floors(policy.floor.arms)
-    arms = build_arms(driver, model, spec.base, spec.kv, settings, floors=floors, python=spec.engine_python)
+    arms = build_arms(
+        driver,
+        model,
+        spec.base,
+        spec.kv,
+        settings,
+        floors=floors,
+        python=spec.engine_python,
+        overrides=read_overrides(spec.arms),
+    )
     suites, params = choose_suites(preset, spec.suites)
     files = {name: path for name, path in (("corpus", spec.corpus), ("golden", spec.golden)) if path is not None}
     for name, path in files.items():
@@ -108,6 +118,7 @@ def run_key(
         {
             "model": model_digest,
             "engine": [arms[0].launch.engine, str(spec.engine_python or "")],
+            "overrides": sorted(spec.arms),
             "arms": [
                 [a.name, a.role.value, list(a.perturb), list(a.launch.argv[1:]), dict(a.launch.env)] for a in arms
             ],

@@ -30,6 +30,7 @@ class CheckSpec(BaseModel):
         corpus, golden: the person's own inputs. engine_python: interpreter that owns the engine.
         env: variables set for every engine child; recorded, and part of what makes arms comparable.
         out: folder for the report; None puts it beside the store. fresh: do not resume an unfinished run.
+        arms: settings of single arms, as `--arm` takes them.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -51,3 +52,4 @@ class CheckSpec(BaseModel):
     store: str | None = None
     out: Path | None = None
     fresh: bool = False
+    arms: tuple[str, ...] = ()

@@ -37,7 +37,13 @@ def check(
     engine_env: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE for every engine child (repeatable); recorded.")
     ] = None,
-    store: Annotated[str | None, typer.Option(help="Where runs are kept (a file).", envvar="KVGATE_STORE")] = None,
+    arm: Annotated[
+        list[str] | None,
+        typer.Option("--arm", help="Settings of one arm, NAME:python=PATH,env.K=V,batch=64; a new NAME is a floor."),
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option(help="Where runs are kept: a file, or postgresql://...", envvar="KVGATE_STORE")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for reports; default: beside the store.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew instead of resuming an unfinished run.")] = False,
     reuse: Annotated[bool, typer.Option("--reuse", help="Show the finished run of the same key, if any.")] = False,
@@ -68,6 +74,7 @@ def check(
         store=store,
         out=out,
         fresh=fresh,
+        arms=tuple(arm or ()),
     )
     if len(models) > 1:
         return _check_all([first.model_copy(update={"model": m}) for m in models], json_out=json_out)
