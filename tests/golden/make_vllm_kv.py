@@ -3,9 +3,9 @@
     VLLM_PYTHON tests/golden/make_vllm_kv.py tests/golden
 
 needs an interpreter that has vllm (0.32.0, CPU wheel) and triton (3.9.0). The Triton kernels run in Triton's
-interpreter. Its own casts to FP8 do not round to nearest even, so the two casts below are torch's (in range, where every
-torch version rounds to nearest even); everything before the cast is the kernel's own arithmetic. On a GPU, rcp.approx and
-div.full may differ in the last bit of a scale; these files hold the IEEE results.
+interpreter. Its own casts to FP8 do not round to nearest even, so the two casts below are torch's (in range, where
+every torch version rounds to nearest even); everything before the cast is the kernel's own arithmetic. On a GPU,
+rcp.approx and div.full may differ in the last bit of a scale; these files hold the IEEE results.
 """
 
 from __future__ import annotations
