@@ -49,6 +49,10 @@ class BlockNumerics(ABC):
     def decode_blocks(self, packed: Array, xp: Namespace) -> Array:
         """float32 values of each line of bytes; any bytes are legal, also those that `encode_blocks` never makes."""
 
+    def decode_into(self, out: Array, packed: Array, xp: Namespace) -> None:
+        """`decode_blocks` into a contiguous float32 array; for codecs that can spare the copy."""
+        out[...] = self.decode_blocks(packed, xp)
+
     @abstractmethod
     def error_bound(self, x: Array, xp: Namespace) -> Array:
         """float32, broadcastable to the shape of `x`: |x - decode(encode(x))| is at most this, in exact arithmetic.

@@ -7,21 +7,26 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kvgate.formats.xp import Array, Namespace
 
+#: The low half of each of eight bytes.
+_LOW_HALVES = 0x0F0F0F0F0F0F0F0F
+
 
 def pack_halves(q: Array) -> Array:
     """[n, 2k] codes of 4 bits -> [n, k]: byte j holds code j low and code j+k high (ggml)."""
     k = q.shape[-1] // 2
-    return q[..., :k] | (q[..., k:] << 4)
+    # A product, because numpy has no fast shift of bytes.
+    return q[..., :k] | q[..., k:] * 16
 
 
 def unpack_halves(packed: Array, xp: Namespace) -> Array:
-    """[n, k] -> [n, 2k] codes of 4 bits; the reverse of `pack_halves`."""
-    return xp.concat([packed & 15, packed >> 4])
+    """[n, k] -> [n, 2k] codes of 4 bits; the reverse of `pack_halves`. k is a multiple of 8."""
+    eight = xp.view(xp.contiguous(packed), "i64")
+    return xp.view(xp.concat([eight & _LOW_HALVES, (eight >> 4) & _LOW_HALVES]), "u8")
 
 
 def pack_pairs(q: Array) -> Array:
     """[n, 2k] codes of 4 bits -> [n, k]: byte j holds code 2j low and code 2j+1 high (OCP, vLLM)."""
-    return q[..., 0::2] | (q[..., 1::2] << 4)
+    return q[..., 0::2] | q[..., 1::2] * 16
 
 
 def unpack_pairs(packed: Array, xp: Namespace) -> Array:
@@ -33,15 +38,10 @@ def unpack_pairs(packed: Array, xp: Namespace) -> Array:
 
 
 def pack_bits(q: Array, xp: Namespace) -> Array:
-    """[n, 8k] of 0 or 1 -> [n, k]: code 8j+i is bit i of byte j."""
-    groups = q.reshape(*q.shape[:-1], -1, 8) << xp.constant(tuple(range(8)), "u8")
-    packed = groups[..., 0]
-    for i in range(1, 8):
-        packed = packed | groups[..., i]
-    return packed
+    """[..., 8k] of 0 or 1 -> [..., k]: code 8j+i is bit i of byte j."""
+    return xp.pack_bits(q.reshape(-1, q.shape[-1])).reshape(*q.shape[:-1], -1)
 
 
 def unpack_bits(packed: Array, xp: Namespace) -> Array:
-    """[n, k] -> [n, 8k] of 0 or 1; the reverse of `pack_bits`."""
-    spread = (packed[..., None] >> xp.constant(tuple(range(8)), "u8")) & 1
-    return spread.reshape(*packed.shape[:-1], -1)
+    """[..., k] -> [..., 8k] of 0 or 1; the reverse of `pack_bits`."""
+    return xp.unpack_bits(packed.reshape(-1, packed.shape[-1])).reshape(*packed.shape[:-1], -1)

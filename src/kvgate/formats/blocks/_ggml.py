@@ -22,7 +22,8 @@ SLACK = 2.0**-22
 
 def settled(scaled: Array, d: Array, reciprocal: Array, xp: Namespace) -> Array:
     """0 where the scaled value is not finite; looks at the elements only if some scale or its reciprocal is not."""
-    odd = ~(xp.isfinite(d) & xp.isfinite(reciprocal))
+    # 1 or 0 wherever both are finite; infinite or NaN elsewhere.
+    odd = ~xp.isfinite(d * reciprocal)
     return xp.where(xp.isfinite(scaled), scaled, 0.0) if xp.any(odd) else scaled
 
 
@@ -30,14 +31,21 @@ def pack_codes(q: Array, bits: int, xp: Namespace) -> list[Array]:
     """Codes of 4 or 5 bits, [n, 32] -> the fifth bits (u32, if there are any) and 16 bytes of nibbles."""
     if bits == 4:
         return [packing.pack_halves(q)]
-    return [packing.pack_bits(q >> 4, xp), packing.pack_halves(q & 15)]
+    return [xp.pack_bits(xp.cast(q > 15, "u8")), packing.pack_halves(q & 15)]
 
 
 def unpack_codes(packed: Array, bits: int, xp: Namespace) -> Array:
     """The reverse of `pack_codes`: u8 [n, 32]."""
     if bits == 4:
         return packing.unpack_halves(packed, xp)
-    return packing.unpack_halves(packed[:, 4:], xp) | (packing.unpack_bits(packed[:, :4], xp) << 4)
+    return packing.unpack_halves(packed[:, 4:], xp) | xp.unpack_bits(packed[:, :4]) * 16
+
+
+def decoded(numerics: BlockNumerics, packed: Array, xp: Namespace) -> Array:
+    """float32 [n, 32] by `decode_into`."""
+    out = xp.empty((packed.shape[0], 32), "f32")
+    numerics.decode_into(out, packed, xp)
+    return out
 
 
 class Symmetric(BlockNumerics):
@@ -61,8 +69,11 @@ class Symmetric(BlockNumerics):
         return xp.concat([xp.bytes_f16(d), *pack_codes(codes, self.bits, xp)])
 
     def decode_blocks(self, packed: Array, xp: Namespace) -> Array:
-        codes = unpack_codes(packed[:, 2:], self.bits, xp)
-        return (xp.cast(codes, "f32") - self.half) * xp.f16_bytes(packed[:, :2])
+        return decoded(self, packed, xp)
+
+    def decode_into(self, out: Array, packed: Array, xp: Namespace) -> None:
+        out[...] = xp.view(unpack_codes(packed[:, 2:], self.bits, xp), "i8") - self.half
+        out *= xp.f16_bytes(packed[:, :2])
 
     def error_bound(self, x: Array, xp: Namespace) -> Array:
         d, _ = self._scale(x, xp)
@@ -96,8 +107,12 @@ class Affine(BlockNumerics):
         return xp.concat([xp.bytes_f16(d), xp.bytes_f16(m), *pack_codes(codes, self.bits, xp)])
 
     def decode_blocks(self, packed: Array, xp: Namespace) -> Array:
-        codes = unpack_codes(packed[:, 4:], self.bits, xp)
-        return xp.cast(codes, "f32") * xp.f16_bytes(packed[:, :2]) + xp.f16_bytes(packed[:, 2:4])
+        return decoded(self, packed, xp)
+
+    def decode_into(self, out: Array, packed: Array, xp: Namespace) -> None:
+        out[...] = unpack_codes(packed[:, 4:], self.bits, xp)
+        out *= xp.f16_bytes(packed[:, :2])
+        out += xp.f16_bytes(packed[:, 2:4])
 
     def error_bound(self, x: Array, xp: Namespace) -> Array:
         d, m, _ = self._scale(x, xp)

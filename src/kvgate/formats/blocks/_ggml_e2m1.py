@@ -34,9 +34,9 @@ def codes_of(x: Array, scale: Array, xp: Namespace) -> Array:
     """u8 codes of x by a scale [n, 1] that is not 0."""
     scaled = xp.divide(x, scale)
     size = xp.abs(scaled)
-    codes = _by_distance(x, scale, xp) if xp.any(size > FAR) else xp.bucketize(size, MIDPOINTS, up=False)
+    codes = _by_distance(x, scale, xp) if xp.any(xp.max(size) > FAR) else xp.bucketize(size, MIDPOINTS, up=False)
     negative = xp.cast((scaled < 0) & (codes > 0), "u8")
-    return codes | (negative << 3)
+    return codes | negative * 8
 
 
 def _by_distance(x: Array, scale: Array, xp: Namespace) -> Array:

@@ -49,7 +49,7 @@ class Grouped(BlockNumerics):
 
     def _scales(self, x: Array, xp: Namespace) -> tuple[Array, Array, Array]:
         """x as groups [4n, 16] without NaN, scale bytes and scales [4n, 1]."""
-        x = x.reshape(-1, 16)
+        x = xp.in_columns(x.reshape(-1, 16))
         x, amax = e2m1.without_nan(x, xp.absmax(x), xp)
         codes = half_up(xp.divide(amax, 6.0), xp)
         return x, codes, xp.take(xp.constant(FLOAT_SPECS["ue4m3"].values, "f32"), codes)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 MIDPOINTS = tuple((a + b) / 2 for a, b in pairwise(LEVELS))
+#: The index of the level nearest to half an integer, for -254 / 2 to 254 / 2; the upper one on a tie.
+NEAREST = tuple(sum(twice / 2 >= m for m in MIDPOINTS) for twice in range(-254, 255))
 #: GROUP_MAX_EPS
 SMALLEST = 1e-15
 
@@ -51,7 +53,10 @@ class Levels(BlockNumerics):
         small = xp.abs(extreme) < SMALLEST
         first = xp.divide(xp.where(small, 1.0, extreme), float(LEVELS[0]))
         reciprocal = xp.divide(xp.full((1, 1), 1.0, "f32"), first)
-        codes = xp.bucketize(settled(x * reciprocal, first, reciprocal, xp), MIDPOINTS, up=True)
+        scaled = settled(x * reciprocal, first, reciprocal, xp)
+        # Midpoints are multiples of a half: twice the value, rounded down, decides.
+        place = xp.cast(xp.clip(xp.floor(scaled * 2), -254, 254), "i32") + 254
+        codes = xp.take(xp.constant(NEAREST, "u8"), place)
         if xp.any(small):
             codes = xp.where(small, 0, codes)
         level = xp.take(xp.constant(LEVELS, "f32"), codes)

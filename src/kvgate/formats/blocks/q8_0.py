@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvgate.core.source import Source
-from kvgate.formats.blocks._ggml import SLACK, settled
+from kvgate.formats.blocks._ggml import SLACK, decoded, settled
 from kvgate.formats.numerics import BlockNumerics
 from kvgate.formats.spec import CodecSpec
 
@@ -28,8 +28,11 @@ class Signed8(BlockNumerics):
         return xp.concat([xp.bytes_f16(d), xp.view(codes, "u8")])
 
     def decode_blocks(self, packed: Array, xp: Namespace) -> Array:
-        codes = xp.view(xp.contiguous(packed[:, -32:]), "i8")
-        return xp.cast(codes, "f32") * xp.f16_bytes(packed[:, :2])
+        return decoded(self, packed, xp)
+
+    def decode_into(self, out: Array, packed: Array, xp: Namespace) -> None:
+        out[...] = xp.view(packed[:, -32:], "i8")
+        out *= xp.f16_bytes(packed[:, :2])
 
     def error_bound(self, x: Array, xp: Namespace) -> Array:
         d = xp.divide(xp.absmax(x), 127.0)
