@@ -89,5 +89,134 @@ def test_one_vector_has_one_type() -> None:
     """A latent layer stores K only; K and V recipes that differ are refused with what to write."""
     assert price(model(*stack(61, MLA)), parse("bf16")).bytes_per_token == 70_272
     assert price(model(*stack(61, MLA)), parse("fp8_e4m3")).bytes_per_token == 35_136
-    with pytest.raises(UserError, match="one vector for K and V.*write q8_0"):
+    with pytest.raises(UserError, match=r"one vector for K and V.*write q8_0"):
         price(model(MLA), parse("k=q8_0,v=q4_0"))
+
+
+HYBRID = model(*stack(4, replace(SLIDING, kv_heads=8, window_tokens=128)), *stack(4, GQA, 4), layer_count=8)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "native_layers"),
+    [
+        ("fp8_e4m3/keep=sliding_window", {0, 1, 2, 3}),
+        ("fp8_e4m3/keep=L0-1,L7", {0, 1, 7}),
+        ("fp8_e4m3/keep=L3,full_attention", {3, 4, 5, 6, 7}),
+        ("fp8_e4m3", set()),
+    ],
+)
+def test_kept_layers_stay_native(recipe: str, native_layers: set[int]) -> None:
+    """`keep=` takes layer kinds and numbers, both sides of them native."""
+    priced = price(HYBRID, parse(recipe), native="bf16")
+
+    assert {p.layer.index for p in priced.layers if p.k == p.v == "bf16"} == native_layers
+    assert {p.layer.index for p in priced.layers if p.k == p.v == "fp8_e4m3"} == set(range(8)) - native_layers
+    assert priced.bytes_per_token == sum(4096 if n in native_layers else 2048 for n in range(8))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "says"),
+    [
+        ("fp8_e4m3/keep=chunked_attention", "no layers of that kind; allowed: full_attention, sliding_window"),
+        ("fp8_e4m3/keep=L8", "has the layers L0 to L7"),
+        ("fp8_e4m3/keep=L6-9", "has the layers L0 to L7"),
+        ("no_such_codec", "unknown codec or method 'no_such_codec'; allowed: bf16"),
+    ],
+)
+def test_what_the_model_does_not_have_is_refused(recipe: str, says: str) -> None:
+    """A kind, a layer or a codec that is not there is one line with what there is."""
+    with pytest.raises(UserError) as error:
+        price(HYBRID, parse(recipe))
+
+    assert says in str(error.value)
+
+
+def test_a_head_that_a_block_does_not_divide_is_refused() -> None:
+    """q8_0 on heads of 80 names the block and what fits."""
+    with pytest.raises(UserError, match="80 is not a multiple of 32"):
+        price(model(replace(GQA, k_dim=80, v_dim=80)), parse("q8_0"))
+
+
+def test_native_tokens_beside_stored_ones_cost_the_difference() -> None:
+    """A residual window and sinks are native instead of stored, so they add native minus stored bytes once."""
+    plain = price(model(GQA), parse("q8_0"), native="f16")
+    windowed = price(model(GQA), parse("q8_0/residual=128/sink=4"), native="f16")
+    native, stored = 4096, 8 * 2 * 136
+
+    assert windowed.bytes_per_token == plain.bytes_per_token
+    assert sequence_bytes(windowed, 1000) == 1000 * stored + 132 * (native - stored)
+    assert sequence_bytes(windowed, 100) == 100 * native, "a sequence shorter than the window is just native"
+    assert sequence_bytes(windowed, 132) == 132 * native
+    assert sequence_bytes(windowed, 133) == 132 * native + stored
+
+
+def test_boundary_layers_of_a_method_stay_native_on_dense_models() -> None:
+    """vLLM's TurboQuant leaves the first and last two layers native, except in models with recurrent layers."""
+    dense = price(QWEN3_32B, parse("turboquant_4bit_nc"), native="bf16")
+    state = LayerGeometry(64, "linear_attention", 0, 0, 0, state=(StatePart("ssm", 10),))
+    hybrid = price(model(*stack(64, GQA), state), parse("turboquant_4bit_nc"), native="bf16")
+
+    assert [p.layer.index for p in dense.layers if p.k == "bf16"] == [0, 1, 62, 63]
+    assert dense.bytes_per_token == 4 * 4096 + 60 * 8 * 134
+    assert not [p for p in hybrid.layers if p.k == "bf16"]
+
+
+SPARSE = replace(MLA, kind="sparse_mla", index_bytes_per_token=132)
+
+
+@pytest.mark.parametrize(
+    ("layer", "recipe", "engine", "row"),
+    [
+        (SPARSE, "fp8_e4m3", "vllm", 656 + 132),
+        (SPARSE, "fp8_e4m3", "sglang", 656 + 132),
+        (SPARSE, "fp8_e4m3", "", 656 + 132),
+        (SPARSE, "fp8_e4m3", "lab", 576 + 132),
+        (SPARSE, "nvfp4_ds_mla", "vllm", 352 + 132),
+        (SPARSE, "bf16", "vllm", 1152 + 132),
+        (SPARSE, "fp8_e4m3/keep=sparse_mla", "vllm", 1152 + 132),
+        (MLA, "fp8_e4m3", "vllm", 576),
+        (MLA, "fp8_ds_mla", "vllm", 656),
+        (replace(SPARSE, k_dim=512, tokens_per_row=4), "fp8_e4m3", "vllm", Fraction(584 + 132, 4)),
+    ],
+)
+def test_sparse_mla_is_packed_by_engines_that_have_only_packed_kernels(
+    layer: LayerGeometry, recipe: str, engine: str, row: int | Fraction
+) -> None:
+    """FP8 on sparse MLA is 656 bytes a row on vLLM and SGLang, not 576; the indexer's key is FP8 in any recipe."""
+    assert price(model(layer), parse(recipe), native="bf16", engine=engine).bytes_per_token == row
+
+
+def test_native_is_what_the_engine_computes_in() -> None:
+    """llama.cpp's default cache is f16 and its states are f32; vLLM runs a float32 checkpoint in 16 bits."""
+    state = (StatePart("conv", 100),)
+    both = model(GQA, replace(GQA, index=1, kv_heads=0, kind="linear_attention", state=state), native_dtype="f32")
+
+    assert price(both, parse("native")).layers[0].k == "f32"
+    assert price(both, parse("native"), engine="vllm").layers[0].k == "bf16"
+    assert price(both, parse("native"), engine="llama_cpp").layers[0].k == "f16"
+    assert price(both, parse("native"), engine="llama_cpp").layers[1].state_bytes == 400
+    assert price(both, parse("native"), engine="vllm").layers[1].state_bytes == 200
+
+
+def test_cross_attention_stays_native_where_the_engine_keeps_it() -> None:
+    """TensorRT-LLM quantizes only the decoder's self attention."""
+    cross = LayerGeometry(0, "cross_attention", 2, 64, 64, fixed_tokens=10)
+
+    assert price(model(cross), parse("fp8_e4m3"), engine="vllm").fixed_bytes_per_sequence == 10 * 2 * 128
+    assert price(model(cross), parse("fp8_e4m3"), engine="trtllm").fixed_bytes_per_sequence == 10 * 2 * 128 * 2
+
+
+def test_layers_of_multi_token_prediction_count_only_when_they_run() -> None:
+    """Speculation by the model's own extra layers costs their cache."""
+    spoken = model(GQA, mtp_layers=(replace(GQA, index=1),))
+
+    assert price(spoken, parse("bf16")).bytes_per_token == 4096
+    assert price(spoken, parse("bf16"), mtp=True).bytes_per_token == 8192
+
+
+def test_no_layers_and_no_length_are_refused() -> None:
+    """A model without a cache and a sequence of negative length do not have a price."""
+    with pytest.raises(UserError, match="no layers with a KV cache"):
+        price(model(), parse("bf16"))
+    with pytest.raises(UserError, match="a sequence of -1 tokens does not exist"):
+        sequence_bytes(price(model(GQA), parse("bf16")), -1)
