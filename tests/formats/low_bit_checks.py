@@ -1,4 +1,4 @@
-"""What the tests of FP8, FP4 and per-token-head codecs ask again and again; arrays are numpy, sides compare in float64."""
+"""What the tests of FP8, FP4 and per-token-head codecs ask again and again; errors are in float64."""
 
 from __future__ import annotations
 

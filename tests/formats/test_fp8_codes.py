@@ -1,4 +1,4 @@
-"""FP8 casts: every code, every tie, every float16 and bfloat16, under every overflow policy; ml_dtypes and torch are the oracles."""
+"""FP8 casts: every code, tie, float16 and bfloat16, under every overflow policy, against ml_dtypes and torch."""
 
 import ml_dtypes
 import numpy as np
@@ -100,7 +100,7 @@ def test_every_tie_and_its_neighbours(name, policy):
 
 @pytest.mark.parametrize(("name", "policy"), POLICIES)
 def test_the_quick_ways_are_the_definition(name, policy, rng):
-    """Table and torch's cast give the bytes of `encode_float` for random float32 bits, NaNs and infinities among them."""
+    """Table and torch's cast give the bytes of `encode_float` for any float32, NaNs and infinities among them."""
     spec = FLOAT_SPECS[NAMES[name]]
     x = rng.integers(0, 2**32, 1 << 18, dtype=np.uint32).view(np.float32)
     # Random bits hold few values near the codes: as many again around them.

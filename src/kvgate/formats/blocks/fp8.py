@@ -49,14 +49,15 @@ class Fp8(ScaledNumerics):
 
         Beside it, for each of the quotient and the product, one rounding of float32: 2**-23 of x is both and a margin.
         """
-        y = xp.abs(_over(x, scale, xp))
+        size, y = xp.abs(x), xp.abs(_over(x, scale, xp))
         largest = self.number.max
-        step = half_step(y, self.number, xp)
-        lost = xp.where(y > largest, y - largest, step)
+        kept = xp.minimum(y, largest)
+        step = half_step(kept, self.number, xp)
+        lost = xp.where(y > largest, size - scale * largest, step * scale)
+        gone = ~xp.isfinite((kept + step) * scale)
         if overflow != "saturate":
-            lost = xp.where(overflows(y, self.number), float("inf"), lost)
-        bound = lost * scale + xp.abs(x) * 2.0**-22 + 2.0**-148
-        return xp.where(xp.isfinite((xp.minimum(y, largest) + step) * scale), bound, float("inf"))
+            gone = gone | overflows(y, self.number)
+        return xp.where(gone, float("inf"), lost + size * 2.0**-22 + 2.0**-148)
 
 
 def _over(x: Array, scale: Array, xp: Namespace) -> Array:

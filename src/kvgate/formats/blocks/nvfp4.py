@@ -59,9 +59,10 @@ class Nvfp4(ScaledNumerics):
         """
         blocks, per_block = _blocks(x, scale, xp)
         scales, inverse = self._scales(blocks, per_block, xp)
-        y = xp.abs(blocks * inverse)
-        lost = xp.where(y > E2M1.max, y - E2M1.max, half_step(y, E2M1, xp)) * (decode_fp8(scales, E4M3, xp) * per_block)
-        bound = xp.where(inverse == 0, xp.abs(blocks), lost) + xp.abs(blocks) * 2.0**-20 + 2.0**-147
+        size, y = xp.abs(blocks), xp.abs(blocks * inverse)
+        unit = decode_fp8(scales, E4M3, xp) * per_block
+        lost = xp.where(y > E2M1.max, size - unit * E2M1.max, half_step(xp.minimum(y, E2M1.max), E2M1, xp) * unit)
+        bound = xp.where(inverse == 0, size, lost) + size * 2.0**-20 + 2.0**-147
         # Scales near the ends of float32 overflow on the way: no bound then.
         return xp.where(xp.isnan(bound), float("inf"), bound).reshape(x.shape)
 
