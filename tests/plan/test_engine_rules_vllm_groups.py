@@ -89,7 +89,7 @@ def _differs(case):
     ("name", "value"),
     [
         # Rounds down, forgets padding, pads too often, takes the pages as they are, never packs.
-        ("_up", lambda tokens, block: tokens // block),
+        ("_up", lambda tokens, block: max(1, tokens // block)),
         ("PADDING_RATIO", 1.0),
         ("PADDING_RATIO", 3.0),
         ("_equal_pages", lambda specs: specs),

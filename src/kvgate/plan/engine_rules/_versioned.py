@@ -51,13 +51,14 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The rows that hold for one version of one engine."""
+    """The rows that hold for one version of one engine; `newest`: it is the one whose source was read in full."""
 
     engine: str
     version: str
     key: tuple[int, ...]
     rows: tuple[Fact, ...]
     notes: tuple[str, ...]
+    newest: bool = True
 
     def __getitem__(self, name: str) -> Fact:
         """The row of this name; a missing one is a programming error."""
@@ -73,30 +74,38 @@ def facts(engine: str, version: str = "") -> Facts:
     Raises:
         UserError: the version is not a version.
     """
-    first, newest, rows = _table(engine)
+    read, rows = _table(engine)
     asked = version.strip()
-    key = _key(engine, asked) if asked else _key(engine, newest)
+    key = _key(engine, asked or read.newest)
     notes: tuple[str, ...] = ()
-    # Compared as far as the newer of the two goes: 0.32.1 belongs to what 0.32 says.
-    if key[: len(_key(engine, newest))] > _key(engine, newest):
-        notes = (
-            f"{engine} {asked} is newer than what was read ({newest}): rules of {newest}, unknown whether they hold",
-        )
-    elif key < _key(engine, first):
-        notes = (
-            f"{engine} {asked} is older than what was read ({first}): rules of {first}, unknown whether they hold",
-        )
-        key = _key(engine, first)
+    if key >= _key(engine, read.until):
+        notes = (_unknown(engine, asked, "newer", read.newest),)
+    elif key < _key(engine, read.first):
+        notes = (_unknown(engine, asked, "older", read.first),)
+        key = _key(engine, read.first)
     held = tuple(
         r
         for r in rows
         if (not r.since or _key(engine, r.since) <= key) and (not r.until or key < _key(engine, r.until))
     )
-    return Facts(engine, asked or newest, key, held, notes)
+    return Facts(engine, asked or read.newest, key, held, notes, key >= _key(engine, read.newest))
+
+
+def _unknown(engine: str, asked: str, side: str, nearest: str) -> str:
+    return f"{engine} {asked} is {side} than what was read: rules of {nearest}, unknown whether they hold"
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """Versions that were looked at: `first` and `newest` inside, `until` not."""
+
+    first: str
+    newest: str
+    until: str
 
 
 @cache
-def _table(engine: str) -> tuple[str, str, tuple[Fact, ...]]:
+def _table(engine: str) -> tuple[_Read, tuple[Fact, ...]]:
     with (Path(__file__).parent / f"{engine}.toml").open("rb") as file:
         data = tomllib.load(file)
     rows = tuple(
@@ -110,7 +119,7 @@ def _table(engine: str) -> tuple[str, str, tuple[Fact, ...]]:
         )
         for row in data["fact"]
     )
-    return data["read"]["first"], data["read"]["newest"], rows
+    return _Read(**data["read"]), rows
 
 
 def _key(engine: str, version: str) -> tuple[int, ...]:

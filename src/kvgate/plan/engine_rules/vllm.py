@@ -238,7 +238,7 @@ def _notes(pool: _Pool, serving: Serving, rows: Facts) -> tuple[str, ...]:
         notes.append(rows["tokens_meaning"].note)
     if padding and not any(g.mixed for g in pool.groups):
         notes.append(f"{padding} padding layers: room that no layer uses")
-    if "mamba" in kinds and rows["mamba_align"].note and rows.version != "0.32.0":
+    if "mamba" in kinds and rows["mamba_align"].note and not rows.newest:
         notes.append(rows["mamba_align"].note)
     if serving.dcp > 1 and SLIDING in kinds:
         notes.append("vLLM 0.32 stops at a sliding window with decode context parallelism: the window is counted whole")
