@@ -44,9 +44,9 @@ _SHAPING: Final = re.compile(
 )
 #: Parts of key names that match above and do not change what is cached.
 _HARMLESS: Final = re.compile(
-    r"rope(?!_layers)|rotary|expert|moe_|_moe|router|dropout|pdrop|bias|norm(_|$|alization)|token_(id|index)|_token"
+    r"rope(?!_layers)|rotary|expert|moe_|_moe|router|dropout|pdrop|bias|norm(_|$|alization)|token_(id|index)|_token(_|$)"
     r"|vision|image|audio|video|initializer|(^|_)init(_|$)|loss|_implementation$|^output_(attentions|hidden_states)$"
-    r"|quant|softcap|softmax|multiplier|scalar|^use_cache$|^cache_implementation$|^attention_scaling|_scal(e|ing)$"
+    r"|quant|^compression_config$|softcap|softmax|multiplier|scalar|^use_cache$|^cache_implementation$|^attention_scaling|_scal(e|ing)$"
     r"|temperature|^attn_?_?factor|^attn_type$|_classifier|classifier_|^lm_head|head_bias|_heads_?to_?prune|pruned_heads"
     r"|^activation_|^decoder_sparse_step$|^mlp_|^use_flash|flash_attn|^fp32_|_in_fp32$|layer_scale|clip_qkv"
     r"|qkv_clip|clamp|alibi|parallel_attn|parallel_attention|^gradient|checkpoint|^attention_method$|upcast_attn"

@@ -15,6 +15,7 @@ from kvgate.core.text import one_line
 from kvgate.models.config_abridged import written_out
 from kvgate.models.config_family import DEFAULT_FAMILY, ConfigFamily, config_family_of
 from kvgate.models.config_keys import ConfigKeys, refuse_unread_cache_keys
+from kvgate.models.read_config import QUANT_KEY
 
 _DTYPES: Final = {
     "bfloat16": "bf16",
@@ -97,10 +98,10 @@ def kv_scheme(keys: ConfigKeys) -> tuple[str, tuple[str, ...]]:
     """The codec that the checkpoint's quantization asks of the cache, "" for none, with notes.
 
     compressed-tensors writes `kv_cache_scheme` (type and bits), ModelOpt `kv_cache_quant_algo` or the same scheme; both
-    at the top or in the text part, under `quantization_config` or `compression_config`.
+    at the top or in the text part, under `quantization_config`, `compression_config` or in ModelOpt's own file.
     """
     for place in (keys.outer, keys.values):
-        for part in ("quantization_config", "compression_config"):
+        for part in ("quantization_config", "compression_config", QUANT_KEY):
             quantization = place.get(part)
             if isinstance(quantization, Mapping):
                 found = _scheme_of(quantization)
