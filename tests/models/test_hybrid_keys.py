@@ -94,6 +94,16 @@ def test_layers_of_kimi_are_numbered_from_one():
     assert _full(K3)[-2:] == [91, 92]
 
 
+@pytest.mark.parametrize("absent", ["full_attn_layers", "kda_layers"])
+def test_one_list_of_kimi_is_enough(absent):
+    """What it leaves is of the other kind, and the notes say so."""
+    lists = {name: value for name, value in KIMI["linear_attn_config"].items() if name != absent}
+    geometry = geometry_of(KIMI, linear_attn_config=lists)
+
+    assert geometry.layers == geometry_of(KIMI).layers
+    assert any(absent in note for note in geometry.notes)
+
+
 def test_letters_words_and_lists_name_the_same_layers():
     """Nemotron's pattern as text, as a list of letters, and as words without num_hidden_layers."""
     words = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
@@ -390,7 +400,7 @@ def _words(n, *words):
         (JAMBA, {"mamba_expand": None}, "lacks mamba_expand"),
         (TEXT01, {"attn_type_list": None}, "lacks attn_type_list"),
         (TEXT01, {"attn_type_list": [2] * 80}, "layer kind '2'"),
-        (TEXT01, {"attn_type_list": "1 when (layer+1)%8==0 else 0"}, "attn_type_list is .* not a list"),
+        (TEXT01, {"attn_type_list": "mostly 0"}, "attn_type_list is .* not a list"),
         (M3, {"sparse_attention_config": None}, "lacks sparse_attention_config"),
         (M3, {"layer_types": ["minimax_m3_sparse"] * 60}, "disagree on which layers are sparse"),
         (

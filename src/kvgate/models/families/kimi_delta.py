@@ -1,7 +1,7 @@
 """kimi_delta: Kimi Delta Attention with latent attention in between (Kimi Linear, Kimi K3).
 
 `linear_attn_config` numbers its layers from 1: `full_attn_layers` keep an MLA latent, `kda_layers` three convolutions
-and one square matrix a head, which is float32 whatever is asked for. The two lists must share out all layers.
+and one square matrix a head, which is float32 whatever is asked for. The lists must share out all layers.
 Sources: vLLM 0.32 kimi_linear.py, transformers_utils/configs/kimi_linear.py. In GGUF files (kimi-linear) a layer with
 head_count_kv 0 is a KDA layer: llama.cpp src/models/kimi-linear.cpp; files that cache decompressed heads are refused.
 """
@@ -23,6 +23,7 @@ from kvgate.models.mtp import mtp_layers
 from kvgate.models.state_parts import kda_state
 
 KIND, LATENT = "kda", "mla"
+_FULL, _KDA = "full_attn_layers", "kda_layers"
 _RANK, _MLA = "attention.kv_lora_rank", ("attention.key_length_mla", "attention.value_length_mla")
 
 
@@ -44,26 +45,30 @@ class KimiDelta:
             linear.integer("head_dim", maximum=MAX_DIM),
             linear.integer("short_conv_kernel_size", maximum=MAX_DIM),
         )
-        full = _full_layers(linear, count)
+        full, notes = _full_layers(linear, count)
         layers = tuple(
             latent(keys, n) if n in full else LayerGeometry(n, KIND, 0, 0, 0, state=states) for n in range(count)
         )
-        return ConfigLayers(layers, count, mtp_layers(keys, latent(keys, 0), count))
+        return ConfigLayers(layers, count, mtp_layers(keys, latent(keys, 0), count), notes)
 
 
-def _full_layers(linear: ConfigKeys, count: int) -> frozenset[int]:
-    """Layers with a latent, numbered from 0."""
-    lists = {name: linear.ints(name) for name in ("full_attn_layers", "kda_layers")}
-    for name, numbers in lists.items():
-        if numbers is None:
-            raise linear.lacks(name)
-    full, kda = (tuple(lists[name] or ()) for name in lists)
-    if sorted(full + kda) != list(range(1, count + 1)):
+def _full_layers(linear: ConfigKeys, count: int) -> tuple[frozenset[int], tuple[str, ...]]:
+    """Layers with a latent, numbered from 0; one of the two lists alone says what the other would."""
+    every = range(1, count + 1)
+    full, kda = (linear.ints(name, minimum=1, maximum=count) for name in (_FULL, _KDA))
+    if full is None and kda is None:
+        raise linear.lacks(_FULL, _KDA)
+    notes: tuple[str, ...] = ()
+    if full is None or kda is None:
+        notes = (f"no {_FULL if full is None else _KDA} in {linear.where}: all layers that the other list leaves",)
+        full = full if full is not None else tuple(n for n in every if n not in (kda or ()))
+        kda = kda if kda is not None else tuple(n for n in every if n not in full)
+    if sorted(full + kda) != list(every):
         raise UserError(
-            f"{linear.label('full_attn_layers')} and kda_layers do not name each of the layers 1 to {count} once",
+            f"{linear.label(_FULL)} and {_KDA} do not name each of the layers 1 to {count} once",
             fix="give the config.json as the model's authors published it",
         )
-    return frozenset(n - 1 for n in full)
+    return frozenset(n - 1 for n in full), notes
 
 
 @dataclass(frozen=True, slots=True)
