@@ -36,6 +36,8 @@ class Nvfp4(ScaledNumerics):
     """Rows: x [n, D] float32, bytes [n, D/2 + D/16]; scale [1, 1] or [n, 1]."""
 
     unit = "row"
+    #: Where a block's scale is subnormal (amax below 0.094 k) it may fall on the second pass; above, nothing moves.
+    idempotent = False
     nonfinite = (
         "a NaN becomes the block's largest code, as on the GPU; an infinity saturates, and the block's scale with it"
     )
