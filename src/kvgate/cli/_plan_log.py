@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +40,7 @@ def show_log(path: Path, *, json_out: bool = False) -> int:
 
 
 def show_from_log(found: FromLog, *, json_out: bool = False) -> int:
-    """Print predicted against reported, then the plan with the log's own memory; 1 on a contradiction or a gap."""
+    """Print predicted against reported, then the plan with the log's own memory; 1 where the log contradicts itself."""
     from kvgate.plan.document import document
 
     if json_out:
@@ -49,6 +50,7 @@ def show_from_log(found: FromLog, *, json_out: bool = False) -> int:
                 "from_log": log_document(found.log),
                 "gaps": [asdict(g) for g in found.gaps],
                 "gaps_why": found.why or None,
+                "gaps_given_memory": [asdict(g) for g in found.given_memory],
             }
         )
     else:
@@ -57,7 +59,7 @@ def show_from_log(found: FromLog, *, json_out: bool = False) -> int:
         _print_log(found.log)
         _print_gaps(found)
         show_answer(found.plan)
-    return max(_code(found.log), int(any(g.verdict == "differs" for g in found.gaps)))
+    return _code(found.log)
 
 
 def log_document(log: StartLog) -> dict[str, Any]:
@@ -139,18 +141,23 @@ def _is_bytes(name: str) -> bool:
 def _print_gaps(found: FromLog) -> None:
     console = out_console()
     console.print()
-    if not found.gaps:
-        _line(f"no prediction: {found.why or 'nothing to compare'}")
-        console.print()
-        return
+    if found.gaps:
+        console.print(_gap_table("as planned", found.gaps))
+    else:
+        _line(f"no prediction of the memory: {found.why or 'nothing to compare'}")
+    if found.given_memory:
+        console.print(_gap_table("given the log's KV memory", found.given_memory))
+    console.print()
+
+
+def _gap_table(title: str, gaps: Sequence[GapRow]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("", "predicted", "reported", "gap", "verdict", "why"):
+    for name in (title, "predicted", "reported", "gap", "verdict", "why"):
         table.add_column(name, overflow="fold", justify="right" if name in ("predicted", "reported", "gap") else "left")
-    for g in found.gaps:
+    for g in gaps:
         cells = (g.what, _number(g, g.predicted), _number(g, g.reported), _number(g, g.gap), g.verdict, g.why)
         table.add_row(*(Text(one_line(c)) for c in cells))
-    console.print(table)
-    console.print()
+    return table
 
 
 def _number(row: GapRow, value: int | float | str | None) -> str:

@@ -47,15 +47,13 @@ def page_of(answer: Answer) -> PlanPage:
     points = () if all(r.ideal is None for r in answer.recipes) else curve(q, curve_contexts(q))
     sizes = ", ".join(f"{n} {v}" for n, v in (("TP", s.tp), ("PP", s.pp), ("DP", s.dp), ("DCP", s.dcp)) if v > 1)
     device = "no device given" if q.device is None else f"{q.device.name}, {gb_text(q.device.bytes)}"
-    subtitle = (device, sizes, f"{s.context_tokens:,} tokens", f"{s.engine} {s.version}".strip())
+    subtitle = (device, sizes, f"{s.context_tokens:,} tokens", f"{s.engine} {s.version or '(newest rules)'}")
     return PlanPage(
         model=q.name or q.geometry.name,
         subtitle=" · ".join(word for word in subtitle if word),
         facts=_facts(answer),
         recipes=names,
-        rows=tuple(
-            Row(label, tuple(cell(r) for r in answer.recipes), source) for label, cell, source in recipe_rows(answer)
-        ),
+        rows=_rows(answer),
         curves=tuple(
             Curve(name, tuple(Point(p.context_tokens, p.ideal[i], p.reserved[i]) for p in points))
             for i, name in enumerate(names)
@@ -63,7 +61,7 @@ def page_of(answer: Answer) -> PlanPage:
         ),
         bars=tuple(bar for r in answer.recipes for bar in _bars(answer, r)),
         why=why,
-        engine=f"{s.engine} {s.version}".strip(),
+        engine=f"{s.engine} {s.version or '(newest rules)'}",
         context_tokens=s.context_tokens,
         budgets=_budget_tables(answer),
         layers=tuple(_layer_table(r) for r in answer.recipes),
@@ -75,6 +73,20 @@ def page_of(answer: Answer) -> PlanPage:
         ),
         logs=tuple((str(r.recipe), r.reserved.prints) for r in answer.recipes if r.reserved and r.reserved.prints),
     )
+
+
+def _rows(answer: Answer) -> tuple[Row, ...]:
+    """The terminal's lines; one without a label is the line above in other units."""
+    rows: list[Row] = []
+    for label, cell, source in recipe_rows(answer):
+        cells = tuple(cell(r) for r in answer.recipes)
+        if label:
+            rows.append(Row(label.strip(), cells, source))
+        else:
+            above = rows.pop()
+            both = tuple(a if a == b else f"{a} = {b}" for a, b in zip(above.cells, cells, strict=True))
+            rows.append(Row(above.label, both, above.source))
+    return tuple(rows)
 
 
 def _facts(answer: Answer) -> tuple[tuple[str, str, str], ...]:

@@ -143,7 +143,7 @@ def device(text: str) -> Device:
     word = _plain(text)
     if word in spelled:
         return spelled[word]
-    near = dict.fromkeys(spelled[w].id for w in get_close_matches(word, spelled, n=6, cutoff=0.6))
+    near = dict.fromkeys(spelled[w].id for w in get_close_matches(word, spelled, n=6, cutoff=0.5))
     shown = tuple(near) or tuple(devices())
     raise UserError(
         f"unknown device {text[:60]!r}" + (f", did you mean {next(iter(near))}?" if near else ""),

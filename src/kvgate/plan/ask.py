@@ -117,7 +117,7 @@ def device_memory(name: str | None, given: str | None) -> DeviceMemory | None:
     memory = found.memory
     if size is None and memory is None:
         raise UserError(
-            f"how much memory {found.name} gives is not known: {found.note or 'no source has it'}",
+            f"the memory of {found.name} is not known: {found.note or 'no source has it'}",
             fix="give --device-memory 12GB",
         )
     source = _GIVEN

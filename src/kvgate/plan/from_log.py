@@ -9,10 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from kvgate.core.errors import UserError
+from kvgate.core.source import Source
+from kvgate.core.units import bytes_text
 from kvgate.plan.answer import Answer, Question, answer
 from kvgate.plan.ask import Typed, question
 from kvgate.plan.log_compare import GapRow, LogSettings, compare, settings_of
 from kvgate.plan.log_values import StartLog
+from kvgate.plan.terms import Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,8 @@ class FromLog:
 
     Attributes:
         gaps: predicted against reported; empty where no prediction could be made, with `why`.
+        given_memory: the same with the log's own KV memory: what is left is not the memory's. Empty where the log does
+            not say it.
         plan: with the log's KV memory; the prediction itself where the log does not say it.
     """
 
@@ -28,6 +33,7 @@ class FromLog:
     settings: LogSettings
     gaps: tuple[GapRow, ...]
     why: str
+    given_memory: tuple[GapRow, ...]
     plan: Answer
 
 
@@ -43,13 +49,15 @@ def plan_from_log(typed: Typed, log: StartLog) -> FromLog:
     settings = settings_of(log, memory_fraction=typed.fraction)
     if typed.engine is None:
         typed = replace(typed, engine=log.engine)
-    asked = question(_with_settings(typed, settings))
+    asked = question(_with_settings(typed, settings, on_cpu=(log.word("device") or "").upper() == "CPU"))
     predicted = answer(asked)
     gaps, why = _gaps(log, predicted)
-    return FromLog(log, settings, gaps, why, answer(_with_budget(asked, settings)))
+    taken = answer(_with_memory(asked, settings))
+    given = _gaps(log, taken)[0] if taken.question.kv_budget is not None else ()
+    return FromLog(log, settings, gaps, why, given, taken)
 
 
-def _with_settings(typed: Typed, log: LogSettings) -> Typed:
+def _with_settings(typed: Typed, log: LogSettings, *, on_cpu: bool) -> Typed:
     ranks = log.tp * log.pp
     weights = None if log.weights_bytes is None else str(log.weights_bytes * ranks)
     memory = None if log.device_bytes is None or typed.device is not None else str(log.device_bytes)
@@ -68,6 +76,7 @@ def _with_settings(typed: Typed, log: LogSettings) -> Typed:
         slots=typed.slots or log.slots,
         batched_tokens=typed.batched_tokens or log.batched_tokens,
         block_tokens=typed.block_tokens or log.block_tokens,
+        options=(*(("device=cpu",) if on_cpu and typed.device is None else ()), *typed.options),
     )
 
 
@@ -85,8 +94,11 @@ def _gaps(log: StartLog, predicted: Answer) -> tuple[tuple[GapRow, ...], str]:
     return compare(log, first.reserved, limiting, recipe=first.recipe), ""
 
 
-def _with_budget(asked: Question, log: LogSettings) -> Question:
-    budget = log.budget("")
-    if budget is None:
+def _with_memory(asked: Question, log: LogSettings) -> Question:
+    """The question with the log's KV memory, or at least its overhead."""
+    if log.budget_bytes is None:
         return asked if log.overhead is None else replace(asked, overhead_bytes=max(0, log.overhead.bytes))
-    return replace(asked, kv_budget=budget.terms[0])
+    # llama.cpp prints what it has allocated: the cache did fit, so its printed size is rounded up, not down.
+    size = log.budget_bytes + (log.budget_within_bytes if log.engine == "llama_cpp" else 0)
+    how = f"{log.budget_bytes:,} bytes as printed, to within {bytes_text(log.budget_within_bytes)}"
+    return replace(asked, kv_budget=Term("KV cache memory", size, how, Source("log", "the engine's start log")))
