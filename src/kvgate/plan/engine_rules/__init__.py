@@ -1,1 +1,1 @@
-"""What each engine reserves for a geometry: one file an engine. Ideal bytes are in `plan/recipe_plan.py`."""
+"""What each engine reserves for a geometry: one file an engine. Ideal bytes are in `plan/price.py`."""
