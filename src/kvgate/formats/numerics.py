@@ -32,7 +32,8 @@ class BlockNumerics(ABC):
         columns: whether x shall come as the transpose of a contiguous [block, n] array: operations across a block then
             run along memory, which is several times faster. Arrays made from it keep that order, so `xp.contiguous`
             is needed before a view of another width.
-        idempotent: encode(decode(b)) == b for every b that encode makes of finite values that do not overflow.
+        idempotent: encode(decode(b)) == b for the bytes b of ordinary values: those whose scale is far from where it
+            loses places or overflows, and whose spread is not small beside their offset.
         nonfinite: one sentence: what a NaN or an infinity in x becomes.
     """
 

@@ -256,7 +256,10 @@ class Namespace(ABC):
         return self.from_bits(self.cast(bits, "i32") << 16)
 
     def bytes_f32(self, x: Array) -> Array:
-        """float32 [..., k] -> uint8 [..., 4k]."""
+        """float32 [..., k] -> uint8 [..., 4k], with one NaN: its sign and bits differ between processors."""
+        nan = self.isnan(x)
+        if self.any(nan):
+            x = self.where(nan, float("nan"), x)
         return self.view(self.contiguous(x), "u8")
 
     def f32_bytes(self, packed: Array) -> Array:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 class WithSum(Signed8):
+    idempotent = False  # the sum was made with the scale before its rounding
+
     def encode_blocks(self, x: Array, xp: Namespace) -> Array:
         d, codes = codes_of(x, xp)
         # At most 32 * 127: exact in float32 in any order.
