@@ -42,7 +42,7 @@ def build_app() -> typer.Typer:
         """Accept or refuse a KV cache dtype, with evidence."""
 
     for name in sorted(m.name for m in pkgutil.iter_modules(kvgate.cli.__path__)):
-        if name != "main":
+        if name != "main" and not name.startswith("_"):
             register = getattr(importlib.import_module(f"kvgate.cli.{name}"), "register", None)
             if register is not None:
                 register(app)

@@ -11,7 +11,7 @@ import importlib
 import pkgutil
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoints, entry_points
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -60,10 +60,16 @@ def discover(kind: str) -> Mapping[str, Any]:
             loaded = importlib.import_module(f"{package}.{module}")
             if hasattr(loaded, attribute):
                 add(getattr(loaded, attribute))
-    for point in entry_points(group="kvgate"):
+    for point in _outside():
         if point.name.startswith(f"{kind}."):
             add(point.load())
     return MappingProxyType(dict(sorted(found.items())))
+
+
+@cache
+def _outside() -> EntryPoints:
+    """Plug-ins of other packages; looking through all installed packages takes time, so once."""
+    return entry_points(group="kvgate")
 
 
 def get(kind: str, name: str) -> Any:

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvgate.core.errors import UserError
 from kvgate.core.geometry import LayerGeometry, ModelGeometry
@@ -63,10 +63,16 @@ def price(geometry: ModelGeometry, recipe: Recipe, *, native: str = "", engine: 
     base = Side(native or native_codec(geometry, engine))
     stays = kept(recipe.keep, geometry, layers)
     own = {kv: _left_native(side, geometry, layers) for kv, side in recipe.sides()}
-    priced = []
+    priced: list[LayerPrice] = []
+    # Most layers of a model are alike; each kind is priced once.
+    known: dict[tuple[LayerGeometry, Side, Side], LayerPrice] = {}
     for layer in layers:
         asked = {kv: base if stays.covers(layer) or layer.index in own[kv] else side for kv, side in recipe.sides()}
-        priced.append(_layer(layer, asked or {"k": base, "v": base}, base, recipe, engine, geometry.name))
+        asked = asked or {"k": base, "v": base}
+        shape = (replace(layer, index=0), asked["k"], asked["v"])
+        if shape not in known:
+            known[shape] = _layer(layer, asked, base, recipe, engine, geometry.name)
+        priced.append(replace(known[shape], layer=layer))
     return Price(str(recipe), tuple(priced))
 
 
