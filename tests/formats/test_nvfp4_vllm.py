@@ -1,4 +1,4 @@
-"""NVFP4 as vLLM's cache has it: bytes of vLLM's reference, the scale's direction, pages, 4-over-6, bounds, special blocks."""
+"""NVFP4 as vLLM caches it: bytes of its reference, direction of the scale, pages, 4-over-6, bounds, special blocks."""
 
 import ml_dtypes
 import numpy as np

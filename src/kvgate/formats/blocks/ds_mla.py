@@ -127,7 +127,7 @@ class Nvfp4DsMla(BlockNumerics):
         y = xp.abs(blocks * xp.divide(xp.full((1, 1), 1.0, "f32"), scale))
         lost = xp.where(y > E2M1.max, y - E2M1.max, half_step(y, E2M1, xp)) * scale + xp.abs(blocks) * 2.0**-21
         at = xp.abs(rope)
-        kept = xp.where(at > _E4M3.max, at - _E4M3.max, half_step(at, _E4M3, xp))
+        kept = xp.where(at > _E4M3.max, at - _E4M3.max, half_step(at, _E4M3, xp)) + at * 2.0**-23
         return xp.concat([lost.reshape(x.shape[0], -1), kept])
 
 

@@ -2,8 +2,7 @@
 
 scale = max(amax / 127, 1e-6); code = x * (1/scale), plus or minus a half, toward zero, within [-128, 127]; value =
 code * scale.
-Layout: `formats/token_head.py`. Encoding again keeps every code, but moves the last bit of the scale in 0.8 % of
-rows, since 127 * scale is rounded.
+Layout: `formats/token_head.py`. Encoding again changes nothing: (127 * (a / 127)) / 127 is a / 127 for every float32 a.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ class Int8PerTokenHead(BlockNumerics):
     """Rows: x [n, D] float32, bytes [n, D + 4]."""
 
     unit = "row"
-    idempotent = False
     nonfinite = "the whole row decodes to NaN (vLLM overlooks a NaN in the maximum, and stores some code for it)"
 
     def encode_blocks(self, x: Array, xp: Namespace) -> Array:
