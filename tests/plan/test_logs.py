@@ -8,6 +8,7 @@ import pytest
 
 from kvgate.core.errors import UserError
 from kvgate.enginefacts.log_patterns import engines, load
+from kvgate.plan.log_compare import settings_of
 from kvgate.plan.log_values import StartLog
 from kvgate.plan.logs import read_log
 
@@ -129,7 +130,35 @@ def test_a_draft_model_is_not_added() -> None:
 
     assert [(c.context, c.k_type) for c in got.caches] == [(0, "q8_0"), (1, "f16")]
     assert got.kv_bytes == 1088 * 2**20
+    assert got.whole("context_tokens") == 8192, "the draft has 4,096"
     assert any("second context" in n for n in got.notes)
+
+
+def test_a_draft_of_sglang() -> None:
+    """A second pool of as many tokens is the draft's; memory before the weights is that before the first ones."""
+    lines = (LOGS / "sglang_0.4_h100.log").read_text().splitlines()
+    at = next(i for i, x in enumerate(lines) if "KV Cache is allocated" in x)
+    draft = [
+        "[2025-03-25 16:37:07 TP0] Load weight begin. avail mem=8.41 GB",
+        "[2025-03-25 16:37:08 TP0] Load weight end. type=LlamaEagle, dtype=torch.bfloat16, avail mem=7.91 GB, "
+        "mem usage=0.50 GB.",
+        "[2025-03-25 16:37:08 TP0] KV Cache is allocated. #tokens: 442750, K size: 0.84 GB, V size: 0.84 GB",
+    ]
+
+    got = read_log("\n".join(lines[: at + 1] + draft + lines[at + 1 :]))
+
+    assert [c.context for c in got.caches] == [0, 1]
+    assert got.kv_bytes == pytest.approx(54.04 * GIB, abs=2)
+    assert got.whole("total") == round(78.59 * GIB)
+    assert settings_of(got).weights_bytes == pytest.approx((15.11 + 0.50) * GIB, abs=2)
+
+
+def test_digits_that_were_not_printed() -> None:
+    """vLLM rounds to two decimals and prints no trailing zeros: 1.0 GiB is known to 0.005."""
+    fact = log("vllm_0.32.0_cpu_auto").fact("available")
+
+    assert fact is not None
+    assert (fact.value, fact.within) == (GIB, 0.005 * GIB)
 
 
 def test_ranks_are_told_apart() -> None:

@@ -105,12 +105,15 @@ def test_line_ends_and_colours_do_not_matter() -> None:
     plain = read_log(H200)
     windows = read_log(H200.replace("\n", "\r\n"))
     bars = read_log(H200.replace("\n", "\r 10%|#| 1/9\r 99%|##| 8/9\n"))
+    long = read_log(
+        H200.replace("(EngineCore pid=90) INFO 11-02 10:01:10", "\r 50%|####    |" * 9000 + "\r(EngineCore) INFO")
+    )
     colours = read_log(H200.replace("KV cache size: ", "\x1b[1mKV cache size: \x1b[32m"))
 
     facts = [(f.name, f.value) for f in plain.facts]
-    for other in (windows, bars, colours):
+    for other in (windows, bars, long, colours):
         assert [(f.name, f.value) for f in other.facts] == facts
-    assert [f.line for f in windows.facts] == [f.line for f in plain.facts]
+        assert [f.line for f in other.facts] == [f.line for f in plain.facts]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1"])
@@ -119,7 +122,12 @@ def test_encodings(tmp_path: Path, encoding: str) -> None:
     path = tmp_path / "x.log"
     path.write_bytes(("préfix\n" + TEXTS["vllm_0.8.5_tp2.log"]).encode(encoding))
 
-    assert read_log(path).tokens == 282_512
+    got = read_log(path)
+
+    assert got.tokens == 282_512
+    version = got.fact("version")
+    assert version is not None
+    assert version.line == 5, "as an editor counts"
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def lines_of(source: Path | str) -> Iterator[LogLine]:
         UserError: the file cannot be read, is no text, or is packed.
     """
     if isinstance(source, str):
-        yield from _numbered(io.StringIO(source, newline=None), limit=len(source) + 1)
+        yield from _numbered(io.StringIO(source, newline=""), limit=len(source) + 1)
         return
     if "\0" in str(source):
         raise UserError(f"log {str(source)!r} is not a file name", fix="name the engine's log file")
@@ -57,14 +57,14 @@ def _of_file(path: Path, f: io.BufferedReader) -> Iterator[LogLine]:
     start = f.peek(_SNIFF_BYTES)[:_SNIFF_BYTES]
     encoding = _encoding(path, start)
     # Held until the end: a wrapper that is dropped closes the file beneath it.
-    head = io.TextIOWrapper(f, encoding, errors="replace", newline=None)
+    head = io.TextIOWrapper(f, encoding, errors="replace", newline="")
     yield from _numbered(head, limit=HEAD_BYTES)
     size = os.fstat(f.fileno()).st_size
     if not f.seekable() or size <= HEAD_BYTES:
         return
     # Even, so that UTF-16 stays in step; its byte order is only said at the start of the file.
     f.seek(max(HEAD_BYTES, size - TAIL_BYTES) & ~1)
-    rest = io.TextIOWrapper(f, _without_mark(encoding, start), errors="replace", newline=None)
+    rest = io.TextIOWrapper(f, _without_mark(encoding, start), errors="replace", newline="")
     # The first is a part of a line.
     tail = list(_numbered(rest, limit=TAIL_BYTES))[1:]
     for i, line in enumerate(tail):
@@ -89,17 +89,19 @@ def _without_mark(encoding: str, start: bytes) -> str:
 
 
 def _numbered(text: IO[str], *, limit: int) -> Iterator[LogLine]:
-    """Lines of at most `MAX_LINE_CHARS`; the rest of a longer one is read past. Stops after `limit` characters."""
-    number = taken = 0
+    """Lines of at most `MAX_LINE_CHARS`; the rest of a longer one is read past. Stops after `limit` characters.
+
+    A progress bar ends its lines with a carriage return: such a piece is looked at by itself, and does not count.
+    """
+    number, taken = 1, 0
     while taken < limit:
         line = text.readline(MAX_LINE_CHARS)
         if not line:
             return
-        number += 1
         taken += len(line)
-        kept = line
-        while line and not line.endswith("\n") and taken < limit:
+        kept = line.rstrip("\r\n")
+        yield LogLine(number, _ANSI.sub("", kept) if "\x1b" in kept else kept)
+        while line and line[-1] not in "\r\n" and taken < limit:
             line = text.readline(MAX_LINE_CHARS)
             taken += len(line)
-        kept = kept.rstrip("\n")
-        yield LogLine(number, _ANSI.sub("", kept) if "\x1b" in kept else kept)
+        number += line.endswith("\n")
