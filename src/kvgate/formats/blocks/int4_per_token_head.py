@@ -64,8 +64,10 @@ class Int4PerTokenHead(BlockNumerics):
         lost = steps * scale + xp.abs(y - rounded) + xp.abs(rounded) * 2.0**-21
         block = block_of(x.shape[1])
         rounding = _mean(xp.abs(x), block, xp) * (block * 2.0**-19)
-        bound = _mean(lost, block, xp) + rounding
-        return xp.broadcast(bound, (bound.shape[0], block)).reshape(x.shape)
+        bound = (_mean(lost, block, xp) + rounding).reshape(x.shape[0], -1, 1)
+        # Sums of a block of such values may overflow, here or on the way back.
+        bound = xp.where((scale < 2.0**122 / block).reshape(-1, 1, 1), bound, float("inf"))
+        return xp.broadcast(bound, (*bound.shape[:2], block)).reshape(x.shape)
 
 
 def _grid(y: Array, xp: Namespace) -> tuple[Array, Array]:
