@@ -14,6 +14,8 @@ Shapes: (batch, kv_heads, tokens, head_dim). Layout of one head and tile: codes 
 | s * row [rows] | lo * row [rows] | column [columns], float16. Bytes of a tile: head_dim * group * b / 8 + 4 * rows + 2
 * columns; 2 bits at head_dim 256: 2.31 bits an element for K, the paper's 2.3. A tile that is not full stays native.
 
+The lower clamp is the authors': rows and columns whose deviation is below 0.74 are never scaled up, so a tile of small
+values is hardly balanced at all.
 Departs: the reference keeps logarithms of the scales; here the scales themselves are multiplied and clamped, the same
 but for the last bits, and the same from numpy and torch. What the text leaves open, and what is taken here: the number
 of rounds (16, the default of the authors' test), the tile (128, their design point; 64 is the other preset), ddof,
