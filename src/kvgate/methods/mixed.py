@@ -56,8 +56,8 @@ def layers_in_all(geometry: ModelGeometry) -> int:
 
 
 def is_hybrid(geometry: ModelGeometry) -> bool:
-    """Whether some layers keep a recurrent state instead of K and V."""
-    return any(layer.state and not layer.kv_heads for layer in geometry.layers)
+    """Whether some layers keep a recurrent state, instead of K and V or beside them."""
+    return any(layer.state for layer in geometry.layers)
 
 
 def selected(selectors: tuple[str, ...], geometry: ModelGeometry) -> set[int]:
