@@ -51,8 +51,8 @@ def _head(console: Console, answer: Answer) -> None:
     sizes = " ".join(f"{n} {v}" for n, v in (("TP", s.tp), ("PP", s.pp), ("DP", s.dp), ("DCP", s.dcp)) if v > 1)
     where = "no device" if q.device is None else q.device.name
     named = "" if q.engine_named else " (no --engine given)"
-    version = s.version or "newest known"
-    _line(console, f"{where}{', ' + sizes if sizes else ''}; {s.context_tokens:,} tokens; {s.engine} {version}{named}")
+    version = s.version or "newest known rules"
+    _line(console, f"{where}{', ' + sizes if sizes else ''}; {s.context_tokens:,} tokens; {s.engine}, {version}{named}")
     if q.device is not None:
         _line(console, f"device memory {gb_text(q.device.bytes)} = {bytes_text(q.device.bytes)}, {q.device.source}")
         if q.device.other:
@@ -61,7 +61,7 @@ def _head(console: Console, answer: Answer) -> None:
         low, high = q.lengths.quantile(0.5), q.lengths.quantile(0.95)
         _line(
             console,
-            f"lengths: {q.lengths.total:,} sequences, mean {q.lengths.mean:,.0f}, median {low:,}, 95 % under {high:,}, "
+            f"lengths: {q.lengths.total:,} sequences, mean {q.lengths.mean:,.0f}, median {low:,}, 95 % up to {high:,}, "
             f"longest {q.lengths.longest:,}, {q.lengths.source}",
         )
     console.print()
@@ -88,19 +88,20 @@ def recipe_rows(answer: Answer) -> list[tuple[str, Callable[[RecipeAnswer], str]
         ("one sequence", lambda r: gb_text(r.sequence_bytes), f"{s.context_tokens:,} tokens"),
         ("", lambda r: bytes_text(r.sequence_bytes), ""),
     ]
+    replicas = f", of all {s.dp} replicas" if s.dp > 1 else ""
     if s.tp * s.pp > 1:
         rows.append(("bytes per token and GPU", _per_rank, "heads and layers of each GPU"))
     rows += [
         ("KV budget a GPU", lambda r: _budget(r, gb_text), "memory less weights and overhead, below"),
         ("", lambda r: _budget(r, bytes_text), ""),
-        ("ideal: tokens", lambda r: _ideal(r, "tokens"), "budget / bytes, nothing rounded but down"),
-        ("ideal: sequences", lambda r: _ideal(r, "sequences"), f"whole ones of {s.context_tokens:,} tokens"),
+        ("ideal: tokens", lambda r: _ideal(r, "tokens"), f"budget / bytes, nothing rounded but down{replicas}"),
+        ("ideal: sequences", lambda r: _ideal(r, "sequences"), f"whole ones of {s.context_tokens:,} tokens{replicas}"),
     ]
     if q.lengths is not None:
         rows.append(("ideal: by lengths", _mixed, "mean bytes; (19 of 20 draws)"))
     rule = next((r.reserved.rule for r in answer.recipes if r.reserved is not None), f"{s.engine} rule")
     rows += [
-        (f"{s.engine}: tokens", lambda r: _reserved(r, "tokens"), rule),
+        (f"{s.engine}: tokens", lambda r: _reserved(r, "tokens"), f"{rule}{', of one replica' if s.dp > 1 else ''}"),
         (
             f"{s.engine}: sequences",
             lambda r: _reserved(r, "sequences"),
@@ -202,9 +203,9 @@ def _below(console: Console, answer: Answer) -> None:
                 _line(console, f"{r.recipe}: the engine will log: {line}")
         elif r.reserved is None and r.reserved_why != r.budget_why:
             _line(console, f"{r.recipe}: engine: {r.reserved_why}")
-        if r.prior is not None and r.prior.lo_ms is None and not r.recipe.is_native:
+        if r.prior is not None and r.prior.lo_ms is None and not r.same_as_native:
             _line(console, f"{r.recipe}: ITL slope: {r.prior.why}")
-    measured = {r.speed.what: r.speed for r in answer.recipes if r.speed.rows and not r.recipe.is_native}
+    measured = {r.speed.what: r.speed for r in answer.recipes if r.speed.rows and not r.same_as_native}
     for what, s in measured.items():
         _line(console, f"speed ratio, {what}: {'; '.join(s.rows)} ({s.source})")
     if measured:

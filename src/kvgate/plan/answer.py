@@ -102,6 +102,7 @@ class RecipeAnswer:
         ratio: how many times fewer bytes a sequence takes than with the native cache (2.0 is half the bytes).
         token_ratio: the same for a token inside all windows.
         rollback: None where there is no budget. prior: None where no bandwidth is known.
+        same_as_native: exactly the native cache is stored.
     """
 
     recipe: Recipe
@@ -118,6 +119,7 @@ class RecipeAnswer:
     rollback: Rollback | None
     prior: Prior | None
     speed: Speed
+    same_as_native: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +259,7 @@ def _recipe_answer(
     reserved, reserved_why = _reserve(question, recipe, held, budgets, why)
     total = sequence_bytes(whole, serving.context_tokens)
     total += sum(sequence_bytes(p, serving.context_tokens) for p in drafted)
+    same = base is None or whole.layers == base.price.layers
     back = None
     if room is not None and base is not None and base.ideal is not None:
         back = rollback(room.sequences, base.ideal.sequences, question.replicas)
@@ -286,7 +289,8 @@ def _recipe_answer(
             engine=engine,
             native=native,
         ),
-        speed=_speed(recipe, engine, same=base is None or whole.layers == base.price.layers),
+        speed=_speed(recipe, engine, same=same),
+        same_as_native=same,
     )
 
 

@@ -50,6 +50,7 @@ def plan_from_log(typed: Typed, log: StartLog) -> FromLog:
     if typed.engine is None:
         typed = replace(typed, engine=log.engine)
     asked = question(_with_settings(typed, settings, on_cpu=(log.word("device") or "").upper() == "CPU"))
+    asked = _with_log_sources(asked, typed, settings)
     predicted = answer(asked)
     gaps, why = _gaps(log, predicted)
     taken = answer(_with_memory(asked, settings))
@@ -78,6 +79,19 @@ def _with_settings(typed: Typed, log: LogSettings, *, on_cpu: bool) -> Typed:
         block_tokens=typed.block_tokens or log.block_tokens,
         options=(*(("device=cpu",) if on_cpu and typed.device is None else ()), *typed.options),
     )
+
+
+def _with_log_sources(asked: Question, typed: Typed, log: LogSettings) -> Question:
+    """Sizes that came from the log say so."""
+
+    def line(name: str) -> Source:
+        return Source("log", f"line {log.lines[name]} of the start log" if name in log.lines else "the start log")
+
+    if typed.weights is None and log.weights_bytes is not None:
+        asked = replace(asked, weights_how=f"{line('weights').ref}, times {log.tp * log.pp} ranks")
+    if asked.device is not None and typed.device is None and typed.device_memory is None:
+        asked = replace(asked, device=replace(asked.device, source=line("total")))
+    return asked
 
 
 def _stored(log: LogSettings) -> tuple[str, ...]:
