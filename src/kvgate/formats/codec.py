@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from kvgate.core.errors import UserError
@@ -223,11 +224,11 @@ def _scale_rows(codec: Codec, scale: Any, lead: tuple[int, ...], xp: Namespace) 
             raise UserError(f"{codec.name} finds its own scales and takes none")
         return None
     if scale is None:
-        scale = 1.0
-    if isinstance(scale, (int, float)) and not isinstance(scale, bool):
-        scale = xp.full((1, 1), scale, "f32")
-    elif getattr(scale, "shape", None) == () and not xp.owns(scale):
-        scale = xp.full((1, 1), float(scale), "f32")
+        return xp.full((1, 1), 1.0, "f32")
+    if _is_number(scale):
+        number = xp.full((), _bounded(scale), "f32")
+        _check_scale(codec, number, xp)
+        return number.reshape(1, 1)
     if not xp.owns(scale):
         raise UserError(f"the scale of {codec.name} must be a number or an array like the values ({xp.where_it_is})")
     if dtype_name(scale) not in FLOATS:
@@ -245,6 +246,18 @@ def _scale_rows(codec: Codec, scale: Any, lead: tuple[int, ...], xp: Namespace) 
             fix=f"give one number, or a shape that broadcasts to {full}: one scale a head is (kv_heads, 1, 1)",
         )
     return xp.contiguous(xp.broadcast(scale, full)).reshape(-1, 1)
+
+
+def _is_number(scale: Any) -> bool:
+    """A Python number, or numpy's scalar of one."""
+    return isinstance(scale, Real) and not isinstance(scale, bool)
+
+
+def _bounded(scale: Any) -> float:
+    try:
+        return float(scale)
+    except OverflowError:
+        return float("inf")
 
 
 def _check_scale(codec: Codec, scale: Array, xp: Namespace) -> None:

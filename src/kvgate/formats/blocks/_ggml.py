@@ -119,7 +119,9 @@ class Affine(BlockNumerics):
         # Half a step; the rounding of both float16 numbers, times the code for the scale; the last sum's own rounding.
         code = xp.divide(x - m, xp.where(d == 0, 1.0, d)) + 0.5
         rounded = xp.minimum(code, self.top) * xp.half_ulp_f16(d) + xp.half_ulp_f16(m)
-        return d * (0.5 + self.top * SLACK) + rounded + (xp.abs(m) + d * self.top) * 2.0**-23
+        bound = d * (0.5 + self.top * SLACK) + rounded + (xp.abs(m) + d * self.top) * 2.0**-23
+        # max - min may overflow float32.
+        return xp.where(xp.isfinite(bound), bound, float("inf"))
 
     def _scale(self, x: Array, xp: Namespace) -> tuple[Array, Array, Array]:
         m = xp.min(x)

@@ -45,7 +45,8 @@ class Levels(BlockNumerics):
         # The fitted scale moves every level, so the distance is computed, not bounded; only float16's rounding is.
         _, level, d = self._fit(x, xp)
         product = level * d
-        return (xp.abs(x - product) + xp.abs(level) * xp.half_ulp_f16(d)) + (xp.abs(x) + xp.abs(product)) * 2.0**-22
+        bound = (xp.abs(x - product) + xp.abs(level) * xp.half_ulp_f16(d)) + (xp.abs(x) + xp.abs(product)) * 2.0**-22
+        return xp.where(xp.isfinite(bound), bound, float("inf"))
 
     def _fit(self, x: Array, xp: Namespace) -> tuple[Array, Array, Array]:
         """u8 indices and float32 levels [n, 32], unrounded scale [n, 1]."""
