@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -74,3 +75,25 @@ class Ggml:
 @cache
 def ggml() -> Ggml:
     return Ggml()
+
+
+def golden() -> dict[str, np.ndarray]:
+    """Blocks of every kind and what the library makes of them, small enough to keep."""
+    from ggml_blocks import blocks
+
+    from kvgate.formats.spec import codec
+
+    made: dict[str, np.ndarray] = {}
+    for block in (32, 64):
+        made[f"x{block}"] = np.concatenate([x[:6] for _, x in blocks(block, np.random.default_rng(20260401), n=60)])
+    for name in NAMES:
+        spec = codec(name)
+        x = made[f"x{spec.block}"]
+        made[name] = ggml().quantize(name, x, spec.block_bytes)
+        made[f"{name} values"] = ggml().dequantize(name, made[name], spec.block)
+    made["q8_0 engine"] = ggml().quantize_engine("q8_0", made["x32"], 34)
+    return made
+
+
+if __name__ == "__main__":
+    np.savez_compressed(sys.argv[1], **golden())

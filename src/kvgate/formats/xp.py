@@ -135,7 +135,7 @@ class Namespace(ABC):
     def min(self, a: Array) -> Array: ...
     @abstractmethod
     def argmax(self, a: Array) -> Array:
-        """Index of the largest, the first on a tie. [n, k] -> i64 [n, 1]."""
+        """Index of the largest, the first on a tie; of the first NaN if there is one. [n, k] -> i64 [n, 1]."""
 
     @abstractmethod
     def take(self, table: Array, index: Array) -> Array:
@@ -187,7 +187,7 @@ class Namespace(ABC):
 
     def reciprocal_or_zero(self, d: Array) -> Array:
         """1/d, and 0 where d is 0."""
-        return self.where(d == 0, 0.0, self.divide(self.full((1, 1), 1.0, "f32"), self.where(d == 0, 1.0, d)))
+        return self.where(d == 0, 0.0, self.divide(self.full((1,), 1.0, "f32"), self.where(d == 0, 1.0, d)))
 
     def round_half_away(self, a: Array) -> Array:
         """roundf: halves go away from zero, exactly, for any float32."""
@@ -571,7 +571,7 @@ class _Torch(Namespace):
         # torch does not promise the first of equals: take the lowest index among them.
         k = a.shape[-1]
         place = self.torch.arange(k, device=self.device).expand(a.shape)
-        return self.torch.where(a == self.max(a), place, k).amin(dim=-1, keepdim=True)
+        return self.torch.where((a == self.max(a)) | a.isnan(), place, k).amin(dim=-1, keepdim=True)
 
     def take(self, table: Array, index: Array) -> Array:
         return table[index.to(self.torch.int64)]

@@ -109,7 +109,10 @@ def _sizes(codec: Codec, dims: tuple[int, ...], rng: np.random.Generator, rows: 
         size = codec.spec.row_bytes(dim)
         for lead in ((), (3,), (2, 3, 5), (2, 3, 0)):
             x = rng.standard_normal((*lead, dim)).astype(np.float32)
-            packed = codec.encode(x)
+            try:
+                packed = codec.encode(x)
+            except ValueError as wrong:
+                raise AssertionError(f"{codec.name}: encode_blocks does not give block_bytes bytes: {wrong}") from wrong
             need(packed.dtype == np.uint8, f"{codec.name}: encode gives {packed.dtype}, not uint8")
             need(packed.shape == (*lead, size), f"{codec.name}: {x.shape} becomes {packed.shape}, not {(*lead, size)}")
             back = codec.decode(packed, dim=dim)

@@ -3,7 +3,8 @@
 Layout (34 bytes): scale f16 | 32 x int8. The scale d is the largest magnitude over 127; codes are x times the unrounded
 1/d, rounded half away from zero; values come back as code times the float16 scale.
 Source: ggml-quants.c quantize_row_q8_0_ref, llama.cpp b11434. The engine's AVX2 path (quantize_row_q8_0) multiplies by
-127/max instead and rounds half to even: a code may differ by one from these.
+127/max instead and rounds half to even: a code may differ by one from these. Where 127/max overflows (the scale is 0
+then) it writes -128.
 """
 
 from __future__ import annotations
