@@ -162,3 +162,17 @@ def test_shards_that_disagree_are_refused(tmp_path):
     _write(tmp_path, model_00001_of_00002=[A], model_00002_of_00002=[("a", "F32", (10, 10))])
 
     assert "another size" in _refusal(tmp_path)
+
+
+def test_a_copy_beside_files_of_other_names_is_left_out(tmp_path):
+    """Without an index and without the usual name, consolidated and adapter files still are no second model."""
+    _write(tmp_path, weights=[A, B], consolidated=[A, B], adapter_model=[C])
+
+    assert weights_bytes(tmp_path).bytes == 300
+
+
+def test_consolidated_files_count_where_nothing_else_is(tmp_path):
+    """Some repositories have only them."""
+    _write(tmp_path, consolidated=[A, B])
+
+    assert weights_bytes(tmp_path).bytes == 300

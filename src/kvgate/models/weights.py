@@ -122,7 +122,9 @@ def _files(folder: Path) -> tuple[str, ...]:
         names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".safetensors"))
     except OSError as e:
         raise UserError(f"cannot read the folder {folder}: {e.strerror or e}") from None
-    names = [n for n in names if not n.startswith(_LEFT_OUT) and (folder / n).is_file()]
+    names = [n for n in names if (folder / n).is_file()]
+    # A folder of `consolidated` files alone has its weights there.
+    names = [n for n in names if not n.startswith(_LEFT_OUT)] or [n for n in names if n.startswith(_LEFT_OUT[0])]
     if SINGLE_NAME in names:
         return (SINGLE_NAME,)
     sets: dict[tuple[str, int], set[int]] = {}

@@ -42,7 +42,9 @@ class MiniMaxM3:
         notes: tuple[str, ...] = (
             ("index keys are counted in bfloat16; an engine's FP8 path halves them",) if any(sparse) else ()
         )
-        if blocks := mtp_count(keys):
+        # Its own file gives 1 for num_nextn_predict_layers beside 7 modules; nothing is sized from either.
+        counted = keys.without("num_nextn_predict_layers") if keys.has("num_mtp_modules") else keys
+        if blocks := mtp_count(counted):
             notes += (f"{blocks} MTP modules are not sized: kvgate has no rule for what they cache",)
         return ConfigLayers(layers, count, (), notes)
 

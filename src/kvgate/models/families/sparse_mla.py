@@ -36,6 +36,8 @@ class SparseMla:
         count = layer_count(keys)
         index_bytes = index_row_bytes(keys)
         keys.ignore("index_share_for_mtp_iteration")
+        # Some files name the kind of every layer too; a word for another kind is refused.
+        layer_words(keys, "layer_types", count, ("deepseek_sparse_attention", "indexed_attention"))
         owns = _owners(keys, count)
 
         def layer(index: int, owns_key: bool) -> LayerGeometry:
