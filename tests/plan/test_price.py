@@ -186,6 +186,15 @@ def test_sparse_mla_is_packed_by_engines_that_have_only_packed_kernels(
     assert price(model(layer), parse(recipe), native="bf16", engine=engine).bytes_per_token == row
 
 
+def test_scales_of_tokens_and_heads_lie_inline() -> None:
+    """A scale per tensor or head is outside the cache; one per token and head is four bytes in each row."""
+    plain, head = price(QWEN3_32B, parse("fp8_e4m3")), price(QWEN3_32B, parse("fp8_e4m3:head@checkpoint"))
+    token_head = price(QWEN3_32B, parse("fp8_e4m3:token_head"))
+
+    assert plain.bytes_per_token == head.bytes_per_token == 131_072
+    assert token_head.bytes_per_token == 64 * 8 * 264 == price(QWEN3_32B, parse("fp8_per_token_head")).bytes_per_token
+
+
 def test_native_is_what_the_engine_computes_in() -> None:
     """llama.cpp's default cache is f16 and its states are f32; vLLM runs a float32 checkpoint in 16 bits."""
     state = (StatePart("conv", 100),)

@@ -94,7 +94,7 @@ def _facts(answer: Answer) -> tuple[tuple[str, str, str], ...]:
     facts = [("model", q.name or q.geometry.name, str(q.geometry.source))]
     if q.device is not None:
         facts.append(("device memory", both_units(q.device.bytes), str(q.device.source)))
-        facts += [("its sizes", other, "") for other in q.device.other]
+        facts.append(("its sizes", ", ".join(q.device.other) or "only this one", "device table"))
         if q.device.bytes_per_s is not None:
             facts.append(("bandwidth", f"{q.device.bytes_per_s / 1e12:.2f} TB/s", q.device.bandwidth_source))
     if q.weights_bytes is not None:

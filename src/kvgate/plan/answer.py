@@ -354,6 +354,12 @@ def _budgets(question: Question, held: list[tuple[RankGeometry, Price]]) -> tupl
     return tuple(made), next((text for text in map(shortfall_text, made) if text), "")
 
 
+def weights_source(question: Question) -> Source:
+    """Where the weights' size is from, as far as their words say."""
+    given = question.weights_how == GIVEN.ref
+    return Source(GIVEN.kind if given else "file", question.weights_how)
+
+
 def _with_sources(budget: Budget, question: Question) -> Budget:
     """An engine's rule knows neither the device's source nor the weights': the person's question does."""
     device, how = question.device, question.weights_how
@@ -362,7 +368,7 @@ def _with_sources(budget: Budget, question: Question) -> Budget:
         if device is not None and term.name == "device memory" and term.bytes == device.bytes:
             term = replace(term, source=device.source)
         if term.name == "weights" and how:
-            term = replace(term, source=Source("file" if how != GIVEN.ref else GIVEN.kind, how))
+            term = replace(term, source=weights_source(question))
         terms.append(term)
     return replace(budget, terms=tuple(terms))
 

@@ -13,8 +13,9 @@ from kvgate.core.errors import UserError
 from kvgate.core.source import Source
 from kvgate.core.units import gb_text, parse_bytes
 from kvgate.hardware.device import Device, device
-from kvgate.models.plan_model import PlanModel
+from kvgate.models.plan_model import PlanModel, gguf_parts
 from kvgate.models.read_gguf import read_gguf
+from kvgate.models.read_safetensors import read_safetensors
 from kvgate.models.resolve import resolve_plan_model
 from kvgate.models.weights import Weights, gguf_weights, weights_bytes
 from kvgate.plan.answer import DeviceMemory, Draft, Question
@@ -194,8 +195,14 @@ def _weights_in(path: Path) -> Weights:
             raise UserError(f"{path} holds no safetensors files", fix="give --weights 65.52GB, or a GGUF file")
         return found
     if path.suffix.lower() == _GGUF:
-        return gguf_weights([read_gguf(path)])
-    raise UserError(f"--weights {str(path)!r} is no folder of safetensors and no GGUF file", fix="give one, or a size")
+        return gguf_weights([read_gguf(part) for part in gguf_parts(path)])
+    if path.suffix.lower() == ".safetensors":
+        header = read_safetensors(path)
+        how = f"{len(header.tensors):,} tensors of one safetensors file"
+        return Weights(header.tensor_bytes, how, Source("file", str(path)))
+    raise UserError(
+        f"--weights {str(path)!r} is neither a folder, a safetensors file nor a GGUF file", fix="give one, or a size"
+    )
 
 
 def _draft(text: str) -> Draft:

@@ -10,7 +10,8 @@ from itertools import groupby, pairwise
 from kvgate.core.recipe import Recipe
 from kvgate.core.source import Source
 from kvgate.core.units import bytes_text, gb_text
-from kvgate.plan.answer import Answer, RecipeAnswer
+from kvgate.plan.answer import Answer, RecipeAnswer, weights_source
+from kvgate.plan.price import ENGINE_NATIVE
 from kvgate.plan.terms import LayerPrice
 
 _SUM = Source("arithmetic", "sums and products of the lines above")
@@ -104,9 +105,9 @@ def _model(answer: Answer) -> Iterator[Step]:
     q = answer.question
     g = q.geometry
     yield Step("model", f"{q.name or g.name}: family {g.family or g.architecture}, {len(g.layers)} caches", g.source)
-    yield Step("model", f"native cache: {answer.native}", Source("file", g.native_dtype or "the engine's default"))
+    yield Step("model", f"native cache: {answer.native}", _native_source(answer))
     if q.weights_bytes is not None:
-        yield Step("model", f"weights {q.weights_bytes:,} bytes", Source("file", q.weights_how))
+        yield Step("model", f"weights {q.weights_bytes:,} bytes", weights_source(q))
     if q.device is not None:
         sizes = "".join(f"; {other}" for other in q.device.other)
         yield Step("device", f"{q.device.name}: {both_units(q.device.bytes)} used here{sizes}", q.device.source)
@@ -114,6 +115,15 @@ def _model(answer: Answer) -> Iterator[Step]:
         text = f"{rank.name}: layers {rank.first_layer} to {rank.last_layer - 1}, {rank.ranks} GPUs hold such a share"
         if len(answer.ranks) > 1 or rank.ranks > 1:
             yield Step("ranks", text, Source("spec", f"{q.serving.engine} layer and head split"))
+
+
+def _native_source(answer: Answer) -> Source:
+    engine, geometry = answer.question.serving.engine, answer.question.geometry
+    if engine in ENGINE_NATIVE:
+        return Source("spec", f"{engine}'s default cache type")
+    if not geometry.native_dtype:
+        return Source("assumed", f"the file names no dtype: {answer.native}")
+    return geometry.source
 
 
 def _recipe(answer: Answer, r: RecipeAnswer) -> Iterator[Step]:

@@ -33,6 +33,8 @@ ENGINE_STATE: Mapping[str, str] = {"llama_cpp": "f32"}
 #: vLLM: FLASHMLA_SPARSE turns fp8 into fp8_ds_mla; SGLang: 656 bytes a row measured in sgl-project/sglang pull 11309.
 PACKED_ROWS: Mapping[str, str] = {"fp8_e4m3": "fp8_ds_mla"}
 PACKING_ENGINES = ("", "vllm", "sglang")
+#: A scale for each token and head lies inline, so it is another layout. vLLM: fp8_per_token_head.
+PER_TOKEN_HEAD: Mapping[str, str] = {"fp8_e4m3": "fp8_per_token_head"}
 #: Engines whose cross-attention cache stays in the model's dtype. TensorRT-LLM: docs/source/features/kvcache.md.
 NATIVE_CROSS = ("trtllm",)
 
@@ -163,6 +165,8 @@ def stored_as(layer: LayerGeometry, side: Side, engine: str) -> Side:
     Plain MLA keeps FP8 as plain bytes; sparse MLA and compressed rows (a `rope_dim`, and a kind other than "mla") have
     only packed kernels.
     """
+    if "token_head" in side.params and side.codec in PER_TOKEN_HEAD:
+        return Side(PER_TOKEN_HEAD[side.codec], origin=side.origin, transforms=side.transforms)
     if engine not in PACKING_ENGINES or not layer.rope_dim or layer.kind == "mla":
         return side
     packed = PACKED_ROWS.get(side.codec)
