@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import threading
 
 import pytest
 from tiny_hybrid import MODELS, tiny_hybrid
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.engine
 #: An odd number of sequences: a size printed with two decimals then differs for each wrong term.
 SEQUENCES, CELLS, MIB = 5, 512, 2**20
 LOADER = f"""
-import os, sys
+import sys
 import xllamacpp as x
 p = x.CommonParams()
 p.model.path, p.n_ctx, p.n_parallel = sys.argv[1], {SEQUENCES * CELLS}, {SEQUENCES}
@@ -24,9 +25,10 @@ p.cpuparams.n_threads = 1
 p.flash_attn_type = x.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED
 p.cache_ram_mib, p.fit_params, p.verbosity, p.warmup = 0, False, 4, False
 server = x.Server(p)
-sys.stderr.flush()
-os._exit(0)
+# The parent ends this process when it has read enough: the engine's logger is a thread and lags behind.
+sys.stdin.read()
 """
+LOADED = "init: model loaded"
 ROWS = re.compile(
     r"llama_kv_cache: size = +\S+ MiB \( *(\d+) cells, +(\d+) layers.*?K \(f16\): +(\S+) MiB, V \(f16\): +(\S+) MiB"
 )
@@ -39,9 +41,30 @@ def _log(tmp_path, architecture, **keys):
     """The engine's load log of a small model, and the geometry of the same file."""
     path = tmp_path / "m.gguf"
     path.write_bytes(tiny_hybrid(architecture, **keys))
-    done = subprocess.run([sys.executable, "-c", LOADER, str(path)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stderr, geometry_from_gguf(read_gguf(path))
+    return _read(path), geometry_from_gguf(read_gguf(path))
+
+
+def _read(path):
+    """Lines of the load, up to the one that ends it; the engine is killed then, or after a minute."""
+    lines = []
+    with subprocess.Popen(
+        [sys.executable, "-c", LOADER, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    ) as child:
+        limit = threading.Timer(60, child.kill)
+        limit.start()
+        for line in child.stderr:
+            lines.append(line)
+            if LOADED in line:
+                break
+        limit.cancel()
+        child.kill()
+    assert LOADED in lines[-1], "".join(lines[-20:])
+    return "".join(lines)
 
 
 def _mib(n_bytes):
