@@ -10,9 +10,9 @@ import pytest
 
 from kvgate.core.recipe import parse
 from kvgate.core.source import Source
-from kvgate.models.catalogue.hub_configs import hub_config, hub_config_names
 from kvgate.models.geometry_from_config import geometry_from_config
 from kvgate.models.hub import from_catalogue
+from kvgate.models.hub_catalogue import hub_config, hub_config_names
 from kvgate.plan.price import price
 
 DATA = Path(__file__).parent / "data"

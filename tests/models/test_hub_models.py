@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import types
 
 import pytest
 
 from kvgate.core.errors import UserError
-from kvgate.models.catalogue import hub_configs
-from kvgate.models.catalogue.hub_configs import hub_config, hub_config_names, parse_hub_config
+from kvgate.models import hub as hub_module
+from kvgate.models import hub_catalogue
 from kvgate.models.hub import hub_model, is_hub_id
+from kvgate.models.hub_catalogue import hub_config, hub_config_names, parse_hub_config
 from kvgate.models.plan_model import plan_model_of_hub
 
 CONFIG = {
@@ -53,6 +55,8 @@ def online(monkeypatch, tmp_path):
     """A function that puts a hub in place."""
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "KVGATE_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
+
+    monkeypatch.setattr(hub_module, "_reachable", lambda: True)
 
     def put(**how):
         hub = _Hub(tmp_path, **how)
@@ -155,6 +159,33 @@ def test_offline_variables_keep_the_hub_from_being_asked(online, monkeypatch, va
     assert hub.asked == []
 
 
+def test_without_a_network_the_hub_is_not_asked(online, monkeypatch):
+    """Nothing listens there: the catalogue answers, and the hub's client, which would try for long, is left alone."""
+    hub = online()
+    monkeypatch.undo()
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "KVGATE_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{closed.getsockname()[1]}")
+
+        assert "no network" in hub_model("Qwen/Qwen3-32B").origin
+    assert hub.asked == []
+
+
+@pytest.mark.parametrize("variable", ["HTTPS_PROXY", "HF_ENDPOINT"])
+def test_the_way_to_the_hub_is_tried_first(monkeypatch, variable):
+    """A proxy, or another hub, that takes a connection is a network; a senseless address is none."""
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HF_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv(variable, f"http://127.0.0.1:{server.getsockname()[1]}")
+        assert hub_module._reachable()
+
+    monkeypatch.setenv(variable, "http://127.0.0.1:99999999")
+    assert not hub_module._reachable()
+
+
 def test_without_the_package_the_catalogue_answers(monkeypatch):
     """huggingface_hub is an extra; a plan does not need it."""
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "KVGATE_OFFLINE"):
@@ -200,6 +231,7 @@ def test_entries_that_were_not_read_from_the_models_own_file_are_marked(monkeypa
         {"source": ""},
         {"weights": {"bytes": 0, "source": "x"}},
         {"weights": {"bytes": 5}},
+        {"config": 5},
     ],
 )
 def test_a_wrong_catalogue_file_is_our_mistake(change):
@@ -212,4 +244,4 @@ def test_a_wrong_catalogue_file_is_our_mistake(change):
 
 def test_file_names_are_model_names():
     """org--name.json is the file of org/name, so that a look-up opens one file."""
-    assert hub_configs._file_names()["qwen/qwen3-32b"] == "Qwen--Qwen3-32B.json"
+    assert hub_catalogue._file_names()["qwen/qwen3-32b"] == "Qwen--Qwen3-32B.json"

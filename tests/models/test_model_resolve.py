@@ -7,7 +7,7 @@ import pytest
 from tiny_gguf import tiny_model
 
 from kvgate.core.errors import UserError
-from kvgate.models import resolve
+from kvgate.models import fetch
 from kvgate.models.resolve import resolve_model
 
 
@@ -65,7 +65,7 @@ def test_a_path_wins_over_a_catalogue_name(model, monkeypatch):
     """A file that is called like a catalogue model is that file, and nothing is downloaded."""
     (model.parent / "smollm2").write_bytes(model.read_bytes())
     monkeypatch.chdir(model.parent)
-    monkeypatch.setattr(resolve, "get_model", None)
+    monkeypatch.setattr(fetch, "get_model", None)
 
     assert resolve_model("smollm2").geometry.name == "Tiny"
 
@@ -73,7 +73,7 @@ def test_a_path_wins_over_a_catalogue_name(model, monkeypatch):
 def test_a_catalogue_name_is_fetched(model, monkeypatch):
     """The catalogue's name is the model's name in reports."""
     monkeypatch.chdir(model.parent)
-    monkeypatch.setattr(resolve, "get_model", lambda name, progress: model)
+    monkeypatch.setattr(fetch, "get_model", lambda name, progress: model)
 
     assert resolve_model(" smollm2 ").name == "smollm2"
 

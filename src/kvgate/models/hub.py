@@ -9,15 +9,18 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import socket
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from kvgate.core.errors import UserError
 from kvgate.core.source import Source
 from kvgate.core.text import one_line
-from kvgate.models.catalogue.hub_configs import CatalogueConfig, hub_config
+from kvgate.models.hub_catalogue import CatalogueConfig, hub_config
 from kvgate.models.read_config import CONFIG_NAME, read_config
 from kvgate.models.weights import Weights
 
@@ -26,6 +29,8 @@ _PART: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
 _HUB_ID: Final = re.compile(rf"{_PART}/{_PART}")
 _OFFLINE_VARIABLES: Final = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "KVGATE_OFFLINE")
 _TIMEOUT_S: Final = 5.0
+_REACH_S: Final = 2.0
+_ENDPOINT: Final = "https://huggingface.co"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +86,8 @@ def hub_model(hub_id: str) -> HubModel:
 def from_catalogue(shipped: CatalogueConfig, reason: str) -> HubModel:
     """A shipped configuration as a model; `reason` says why the hub was not used."""
     weights = None
-    if shipped.weights is not None:
-        weights = Weights(shipped.weights.bytes, shipped.weights.source, Source("spec", shipped.name))
+    if shipped.weights_bytes is not None:
+        weights = Weights(shipped.weights_bytes, shipped.weights_source, Source("spec", shipped.name))
     notes = () if shipped.verified else ("some values are defaults of the model's code, not read from its own file",)
     source = Source("spec", f"catalogue: {shipped.source}", shipped.version)
     return HubModel(shipped.name, shipped.config, source, f"shipped catalogue ({reason})", weights, notes)
@@ -104,6 +109,8 @@ def _online(hub_id: str) -> HubModel:
     except ValueError:
         # A module that another one has put in place by hand has no spec.
         pass
+    if not _reachable():
+        raise _NoAnswer("no network")
     import huggingface_hub
 
     try:
@@ -115,6 +122,30 @@ def _online(hub_id: str) -> HubModel:
     return HubModel(
         hub_id, config, Source("file", f"{CONFIG_NAME} of {hub_id} on the hub"), "Hugging Face hub", weights, notes
     )
+
+
+def _reachable() -> bool:
+    """Whether the hub, or the proxy on the way to it, takes a connection within two seconds.
+
+    Asked first because the hub's own client tries for half a minute before it gives up. The name is looked up in a
+    thread: a resolver that does not answer has no time limit of its own.
+    """
+    places = (os.environ.get(name, "") for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"))
+    place = urlsplit(next((p for p in places if p), os.environ.get("HF_ENDPOINT", "") or _ENDPOINT))
+    found: list[bool] = []
+
+    def ask() -> None:
+        try:
+            address = (place.hostname or "", place.port or (80 if place.scheme == "http" else 443))
+            with socket.create_connection(address, timeout=_REACH_S):
+                found.append(True)
+        except (OSError, ValueError):
+            return
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(_REACH_S)
+    return bool(found)
 
 
 def _weights(hub: Any, hub_id: str) -> tuple[Weights | None, tuple[str, ...]]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvgate.core.errors import UserError
 from kvgate.core.geometry import ModelFiles
-from kvgate.models.catalogue import catalogue
-from kvgate.models.fetch import Progress, get_model
-from kvgate.models.file_digest import file_sha256
 from kvgate.models.geometry_from_gguf import geometry_from_gguf, template_digest, tokenizer_digest, weights_dtype
 from kvgate.models.hub import is_hub_id
 from kvgate.models.plan_model import PlanModel, plan_model_of_hub, plan_model_of_path
 from kvgate.models.read_gguf import read_gguf
+
+if TYPE_CHECKING:
+    from kvgate.models.fetch import Progress
 
 _MAX_CHARS = 4096
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -40,8 +41,8 @@ def resolve_model(text: str, *, progress: Progress | None = None) -> ModelFiles:
     path = _existing(given)
     if path is not None:
         return model_files(path)
-    if given in catalogue():
-        return model_files(get_model(given, progress=progress), name=given)
+    if given in _catalogue_names():
+        return model_files(_fetched(given, progress), name=given)
     if _PATH_LIKE.match(given):
         raise UserError(f"there is no file {given!r}", allowed=_allowed())
     if is_hub_id(given):
@@ -69,13 +70,14 @@ def resolve_plan_model(text: str, *, progress: Progress | None = None) -> PlanMo
     path = _existing(given)
     if path is not None:
         return plan_model_of_path(path)
-    if given in catalogue():
-        return plan_model_of_path(get_model(given, progress=progress), name=given)
     if _PATH_LIKE.match(given) and not is_hub_id(given):
         raise UserError(f"there is no file or folder {given[:200]!r}", allowed=_PLAN_ALLOWED)
     if "/" in given or "\\" in given:
+        # No catalogue name has a slash, so that their order holds without reading the catalogue.
         return plan_model_of_hub(given)
-    raise UserError(f"unknown model {given[:80]!r}", allowed=(*catalogue(), *_PLAN_ALLOWED))
+    if given in _catalogue_names():
+        return plan_model_of_path(_fetched(given, progress), name=given)
+    raise UserError(f"unknown model {given[:80]!r}", allowed=(*_catalogue_names(), *_PLAN_ALLOWED))
 
 
 def model_files(path: Path, *, name: str = "") -> ModelFiles:
@@ -102,7 +104,7 @@ def model_files(path: Path, *, name: str = "") -> ModelFiles:
         name=name or path.stem,
         path=path.absolute(),
         geometry=geometry_from_gguf(header),
-        digest=file_sha256(path),
+        digest=_digest(path),
         tokenizer_digest=tokenizer_digest(header),
         template_digest=template_digest(header),
         weights_dtype=weights_dtype(header),
@@ -130,4 +132,25 @@ def _is_text(path: str) -> bool:
 
 
 def _allowed() -> tuple[str, ...]:
-    return (*catalogue(), "the path of a .gguf file")
+    return (*_catalogue_names(), "the path of a .gguf file")
+
+
+# Imported when needed: a plan of a file starts without pydantic, pip and hashing.
+
+
+def _catalogue_names() -> tuple[str, ...]:
+    from kvgate.models.catalogue import catalogue
+
+    return tuple(catalogue())
+
+
+def _fetched(name: str, progress: Progress | None) -> Path:
+    from kvgate.models.fetch import get_model
+
+    return get_model(name, progress=progress)
+
+
+def _digest(path: Path) -> str:
+    from kvgate.models.file_digest import file_sha256
+
+    return file_sha256(path)
