@@ -29,6 +29,9 @@ RECIPES = (
     "k=kvarn:group=64,v=kvarn:group=64/sink=1",
     "turboquant_4bit_nc/residual=16",
     "k=f16,v=turboquant_3bit_nc",
+    "k=q4_0+smooth_k+hadamard,v=q4_0/sink=2",
+    "k=kivi:bits=4+smooth_k,v=polarquant",
+    "k=qjl,v=cold_page_nvfp4:page=16/residual=32/sink=5",
 )
 
 

@@ -40,8 +40,8 @@ class TokenStorage(ABC):
 
     @property
     def warmup_tokens(self) -> int:
-        """Tokens after which the first one is encoded."""
-        return 0
+        """Tokens behind the sinks after which the first one is encoded."""
+        return self.window.warmup_tokens
 
     @abstractmethod
     def group_bytes(self, dim: int) -> int:
@@ -57,7 +57,7 @@ class TokenStorage(ABC):
 
     def table_bytes(self, layer: LayerGeometry) -> int:
         """Bytes that a sequence holds whatever its length (a frozen mean); tables shared by all sequences are none."""
-        return 0
+        return layer.kv_heads * self.dim(layer) * self.window.channel_bytes
 
     def dim(self, layer: LayerGeometry) -> int:
         return layer.k_dim if self.side == "k" else layer.v_dim
@@ -109,7 +109,7 @@ class TokenStorage(ABC):
     def windowed(self, window: Window) -> TokenStorage:
         residual = self.window.residual_tokens if window.residual_tokens is None else window.residual_tokens
         sink = self.window.sink_tokens if window.sink_tokens is None else window.sink_tokens
-        return replace(self, window=Window(residual, sink, window.native_bytes))
+        return replace(self, window=replace(window, residual_tokens=residual, sink_tokens=sink))
 
     def refuse(self, dim: int, multiple: int, why: str) -> None:
         """UserError where `dim` is not a multiple of what the method needs."""

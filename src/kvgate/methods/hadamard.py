@@ -93,6 +93,9 @@ class Rotation:
             return x
         return fast_hadamard(x * _signs(self.signs, x) if self.signs else x, self.size)
 
+    def query(self, q: Array) -> Array:
+        return self.forward(q)
+
     def inverse(self, x: Array) -> Array:
         if not self.size:
             return x
@@ -100,7 +103,7 @@ class Rotation:
         return back * _signs(self.signs, back) if self.signs else back
 
 
-class _TransformMethod:
+class TransformMethod:
     """A method of role "transform": it has no bytes of its own."""
 
     role: ClassVar[Role] = "transform"
@@ -113,7 +116,7 @@ class _TransformMethod:
 
 
 @dataclass(frozen=True)
-class Hadamard(_TransformMethod):
+class Hadamard(TransformMethod):
     """The rotation of llama.cpp."""
 
     name: str = "hadamard"
@@ -129,7 +132,7 @@ class Hadamard(_TransformMethod):
 
 
 @dataclass(frozen=True)
-class RandomHadamard(_TransformMethod):
+class RandomHadamard(TransformMethod):
     """Random signs, then the matrix."""
 
     name: str = "hadamard_random"
@@ -147,7 +150,7 @@ class RandomHadamard(_TransformMethod):
 
 
 @dataclass(frozen=True)
-class NoTransform(_TransformMethod):
+class NoTransform(TransformMethod):
     """`+none`."""
 
     name: str = "none"

@@ -180,6 +180,29 @@ def float_db(fraction_bits: int) -> float:
     return db(error)
 
 
+def grid_db(positive: tuple[float, ...], group: int, scale_of: Callable[[float], float]) -> float:
+    """SQNR of N(0, 1) values in groups, rounded to the nearest of +-`positive` times a scale that the largest decides.
+
+    An integral over the largest magnitude of a group: the others are normal, cut off there.
+    """
+    import numpy as np
+
+    x = np.linspace(0, 7, 7001)
+    density = np.sqrt(2 / np.pi) * np.exp(-x * x / 2)
+    below = np.cumsum(density) * (x[1] - x[0])
+    levels = np.array(positive)
+    edges = (levels[1:] + levels[:-1]) / 2
+    total = weight = 0.0
+    for i in range(400, 6000, 10):
+        scale = scale_of(float(x[i]))
+        square = (x - levels[np.searchsorted(edges, x / scale)] * scale) ** 2
+        others = float((square[:i] * density[:i]).sum() / density[:i].sum())
+        chance = float(density[i] * below[i] ** (group - 1))
+        total += chance * ((group - 1) * others + float(square[i])) / group
+        weight += chance
+    return db(total / weight)
+
+
 def db(error: float) -> float:
     """SQNR in dB of a unit-variance source at this mean square error."""
     return -10 * log(error) / log(10)

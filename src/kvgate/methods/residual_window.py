@@ -25,7 +25,7 @@ from kvgate.core.geometry import LayerGeometry
 from kvgate.formats.spec import KVSide
 from kvgate.methods._native import NATIVE, from_bytes, native_of, to_bytes
 from kvgate.methods._storage import TokenStorage, encoded_range
-from kvgate.methods.spec import BoundTransform, Coder, Packed, Storage, Window
+from kvgate.methods.spec import BoundTransform, Coder, Packed, Storage, Unfitted, Window
 
 if TYPE_CHECKING:
     from kvgate.formats.xp import Array, Namespace
@@ -144,14 +144,27 @@ class WindowStream:
         from kvgate.methods._arrays import join
 
         waiting = join(xp, self._recent, 2)
+        if self._tables is None:
+            self._tables = self._fit(from_bytes(xp, waiting[:, :, : max(1, self.storage.warmup_tokens)], native))
         x = self._forward(from_bytes(xp, waiting[:, :, :count], native))
-        if self.coder.warmup_tokens and self._tables is None:
-            first = self._forward(from_bytes(xp, waiting[:, :, : self.coder.warmup_tokens], native))
-            self._tables = self.coder.prepare(first)
         with xp.quiet():
             for name, array in self.coder.encode(x, self._tables or {}).items():
                 self._encoded.setdefault(name, []).append(array)
         self._recent = [xp.contiguous(waiting[:, :, count:])]
+
+    def _fit(self, first: Array) -> Packed:
+        """Fit transforms and coder to the first tokens behind the sinks; what they keep for good."""
+        held: dict[str, Array] = {}
+        fitted: list[BoundTransform] = []
+        for transform in self.transforms:
+            now = transform
+            if isinstance(transform, Unfitted):
+                now, kept = transform.fit(first)
+                held |= kept
+            fitted.append(now)
+            first = now.forward(first)
+        self.transforms = tuple(fitted)
+        return {**held, **self.coder.prepare(first)}
 
     def _forward(self, x: Array) -> Array:
         for transform in self.transforms:

@@ -14,7 +14,7 @@ both sides of a recipe together.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 from kvgate.core import registry
@@ -41,11 +41,15 @@ class Window:
         residual_tokens: the most recent ones; None is the method's own default.
         sink_tokens: the first ones, for good; None is the method's own default (mostly none).
         native_bytes: bytes of one element held native (2 for f16 and bf16); sizes only.
+        warmup_tokens: tokens that must be there before the first is encoded (a transform that freezes a mean of them).
+        channel_bytes: bytes per head and channel that such a transform keeps for good.
     """
 
     residual_tokens: int | None = None
     sink_tokens: int | None = None
     native_bytes: int = 2
+    warmup_tokens: int = 0
+    channel_bytes: int = 0
 
 
 class Storage(Protocol):
@@ -110,6 +114,15 @@ def methods() -> tuple[Method, ...]:
 
 
 @runtime_checkable
+class Fitted(Protocol):
+    """A transform that is fitted to the first tokens of a sequence."""
+
+    def warmup(self, kv: KVSide, codec: str) -> tuple[int, int]:
+        """How many tokens it wants to see, and the bytes per head and channel that it keeps; (0, 0) for none."""
+        ...
+
+
+@runtime_checkable
 class Windowed(Protocol):
     """A storage that knows its own window (every method's; plain codecs are wrapped)."""
 
@@ -140,6 +153,7 @@ def storage_of(side: Side, kv: KVSide, window: Window | None = None) -> Storage:
         found = stored[side.codec].storage(kv, parameters(side))
     else:
         raise UserError(f"unknown codec or method {side.codec!r}", allowed=(*known, *stored))
+    window = with_warmup(side, kv, window)
     if window is None:
         return found
     if isinstance(found, Windowed):
@@ -147,6 +161,18 @@ def storage_of(side: Side, kv: KVSide, window: Window | None = None) -> Storage:
     from kvgate.methods.residual_window import WindowedCodec
 
     return WindowedCodec.of(found, kv, window)
+
+
+def with_warmup(side: Side, kv: KVSide, window: Window | None) -> Window | None:
+    """The window with what the side's transforms need to see first and keep."""
+    known = {m.name: m for m in methods()}
+    wanted = [known[t] for t in side.transforms if t in known and isinstance(known[t], Fitted)]
+    costs = [m.warmup(kv, side.codec) for m in wanted if isinstance(m, Fitted)]
+    if not any(tokens for tokens, _ in costs):
+        return window
+    return replace(
+        window or Window(), warmup_tokens=max(t for t, _ in costs), channel_bytes=sum(size for _, size in costs)
+    )
 
 
 def window_of(recipe: Recipe, *, native_bytes: int = 2) -> Window:
@@ -261,6 +287,19 @@ class BoundTransform(Protocol):
 
     def inverse(self, x: Array) -> Array:
         """Back to the model's basis."""
+        ...
+
+    def query(self, q: Array) -> Array:
+        """The query that meets stored keys: scores are those of the model's basis, up to one constant a query."""
+        ...
+
+
+@runtime_checkable
+class Unfitted(Protocol):
+    """A bound transform that must see the first tokens of a sequence."""
+
+    def fit(self, x: Array) -> tuple[BoundTransform, Packed]:
+        """The transform for this sequence and what it keeps, from float32 (batch, heads, tokens, dim)."""
         ...
 
 

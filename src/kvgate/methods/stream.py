@@ -135,6 +135,7 @@ def open_side(
         UserError: unknown codec, method or transform; parameters or dimensions that do not fit.
     """
     storage = spec.storage_of(side, kv)
+    window = spec.with_warmup(side, kv, window)
     dim = layer.k_dim if kv == "k" else layer.v_dim
     bound = transforms_of(side, kv, dim)
     params = spec.parameters(side)

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
+from math import floor, log2
 from typing import TYPE_CHECKING, Any
 
 from kvgate.core.errors import UserError
@@ -30,6 +31,7 @@ from kvgate.formats.spec import KVSide
 from kvgate.methods._method import GroupCoder, StorageMethod, boundary_layers
 from kvgate.methods._storage import TokenStorage
 from kvgate.methods.hadamard import fast_hadamard
+from kvgate.methods.lloyd_max import grid_db
 from kvgate.methods.spec import Packed, Window
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ class Fp4Coder(GroupCoder):
     def encode(self, x: Array, tables: Packed) -> Packed:
         from kvgate.formats.packing import pack_pairs
         from kvgate.formats.xp import namespace
-        from kvgate.methods._arrays import log2
+        from kvgate.methods import _arrays
 
         xp = namespace(x)
         lead, dim = tuple(x.shape[:-1]), int(x.shape[-1])
@@ -74,7 +76,7 @@ class Fp4Coder(GroupCoder):
         grouped = turned.reshape(*lead, -1, GROUP)
         raw = xp.absmax(grouped) * xp.full((1,), SCALE, "f32")
         used = (raw > 0) & xp.isfinite(raw)
-        exponent = xp.floor(log2(xp, xp.where(used, raw, 1.0)) + xp.full((1,), 0.5, "f32"))
+        exponent = xp.floor(_arrays.log2(xp, xp.where(used, raw, 1.0)) + xp.full((1,), 0.5, "f32"))
         exponent = xp.cast(xp.clip(exponent, -126.0, 127.0), "i32")
         place = xp.bucketize(xp.divide(grouped, xp.power_of_two(exponent)), _EDGES, up=False)
         codes = xp.take(xp.constant(_CODE, "u8"), xp.where(used, place, 7))
@@ -118,28 +120,8 @@ class UltraQuant(StorageMethod):
 
 @cache
 def group_db() -> float:
-    """SQNR of N(0, 1) values: integral over the largest magnitude of a group, the others being cut off there.
-
-    The largest itself (one in 32) is weighed with the rest.
-    """
-    import numpy as np
-
-    from kvgate.methods.lloyd_max import db
-
-    x = np.linspace(0, 7, 7001)
-    density = np.sqrt(2 / np.pi) * np.exp(-x * x / 2)
-    below = np.cumsum(density) * (x[1] - x[0])
-    levels, edges = np.array(_POSITIVE), np.array(_EDGES[7:])
-    total = weight = 0.0
-    for i in range(400, 6000, 10):
-        largest = x[i]
-        scale = 2.0 ** np.floor(np.log2(SCALE * largest) + 0.5)
-        square = (x - levels[np.searchsorted(edges, x / scale)] * scale) ** 2
-        others = (square[:i] * density[:i]).sum() / density[:i].sum()
-        chance = density[i] * below[i] ** (GROUP - 1)
-        total += chance * ((GROUP - 1) * others + square[i]) / GROUP
-        weight += chance
-    return db(total / weight)
+    """SQNR of N(0, 1) values in groups of 32."""
+    return grid_db(_POSITIVE, GROUP, lambda largest: 2.0 ** floor(log2(SCALE * largest) + 0.5))
 
 
 METHOD = UltraQuant()
