@@ -26,6 +26,15 @@ def blocks(block: int, rng: np.random.Generator, n: int = 3000) -> Iterator[tupl
     yield "ties", np.where(rng.random(base.shape) < 0.3, np.sign(base), base * np.float32(0.2)).astype(np.float32)
     yield "far from zero", base + np.float32(1000)
     yield "far from zero", base * np.float32(1e-4) - np.float32(30000)
+    # One element is the scale's tie between two float16 numbers, times the largest code, or a float32 next to it.
+    low = np.concatenate([np.arange(0x3C00, 0x3C00 + n // 2), np.arange(n // 2)]).astype(np.uint16).view(np.float16)
+    tie = (low.astype(np.float64) + np.nextafter(low, np.float16(np.inf))) / 2
+    for top in (6, 8, 15, 16, 31, 127):
+        one = np.zeros((low.size, block), np.float32)
+        one[:, 3] = tie * top
+        one[:, 3] = np.nextafter(one[:, 3], np.float32(np.inf) * rng.choice([-1, 1], low.size).astype(np.float32))
+        one[::3, 3] = (tie * top)[::3]
+        yield "scale ties", one
     bits = rng.integers(0, 2**32, base.shape, dtype=np.uint32).view(np.float32).copy()
     bits[~np.isfinite(bits)] = 0
     yield "any bits", bits

@@ -142,6 +142,18 @@ def test_float16_is_ieee_and_has_one_nan(rng):
         assert np.array_equal(XP.to_f16(x)[~np.isnan(x)], want[~np.isnan(x)])
 
 
+def test_half_a_place_of_float16_is_what_rounding_may_move(rng):
+    """The bound is met by each tie, is constant below 2**-14, and infinite from where float16 is."""
+    patterns = np.arange(0x7C00, dtype=np.uint16)
+    values = patterns.view(np.float16).astype(np.float64)
+    ties = ((values[:-1] + values[1:]) / 2).astype(np.float32)
+    moved = np.abs(ties - XP.round_f16(ties).astype(np.float64))
+
+    assert np.array_equal(XP.half_ulp_f16(ties), moved)
+    edges = np.array([65504, 65519.996, 65520, np.inf, np.nan, 0, 1e-30], np.float32)
+    assert XP.half_ulp_f16(edges).tolist() == [16, 16, np.inf, np.inf, np.inf, 2.0**-25, 2.0**-25]
+
+
 def test_bfloat16_is_that_of_ml_dtypes(rng):
     """Rounded half to even like ml_dtypes and torch, with one NaN; all patterns are read exactly."""
     x = bit_patterns(rng)
