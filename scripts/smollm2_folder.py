@@ -1,10 +1,10 @@
-"""Makes a Hugging Face folder of SmolLM2-135M in bfloat16 from the demo model's GGUF file, for engines that read no GGUF.
+"""Makes a Hugging Face folder of SmolLM2-135M in bfloat16 from the demo model's GGUF file: for engines without GGUF.
 
     VLLM_ENV/bin/python scripts/smollm2_folder.py smollm2.gguf FOLDER
 
-Run it with an interpreter that has torch, transformers and gguf (the one that `scripts/vllm-env.sh` makes has them). The
-weights are the Q4_1 values written out in bfloat16: a real model for tests, not the original checkpoint. A folder that is
-already whole is left alone. The folder appears under its name only when it is complete.
+Run it with an interpreter that has torch, transformers, accelerate and gguf (the one that `scripts/vllm-env.sh` makes
+has them). The weights are the Q4_1 values written out in bfloat16: a real model for tests, not the original checkpoint.
+A folder that is already whole is left alone. The folder appears under its name only when it is complete.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def make_folder(gguf: Path, folder: Path) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _load(gguf: Path):  # noqa: ANN202 - types of transformers are not importable where this is checked
+def _load(gguf: Path):
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:
         import torch
@@ -57,8 +57,8 @@ def _load(gguf: Path):  # noqa: ANN202 - types of transformers are not importabl
     # Newer versions can keep GGUF blocks packed; a folder needs plain numbers.
     plain = {"quantization_config": transformers.GgufConfig(dequantize=True)} if _can_stay_packed(transformers) else {}
     packed = transformers.AutoModelForCausalLM.from_pretrained(**where, **plain, dtype=torch.bfloat16)
-    # A model made anew from the configuration remembers nothing of GGUF, so that it can be saved; a weight that is still
-    # packed has another shape and fails here.
+    # A model made anew from the configuration remembers nothing of GGUF, so that it can be saved; a weight that is
+    # still packed has another shape and fails here.
     config = packed.config
     if hasattr(config, "quantization_config"):
         del config.quantization_config
@@ -67,7 +67,7 @@ def _load(gguf: Path):  # noqa: ANN202 - types of transformers are not importabl
     return model, transformers.AutoTokenizer.from_pretrained(**where)
 
 
-def _can_stay_packed(transformers) -> bool:  # noqa: ANN001
+def _can_stay_packed(transformers) -> bool:
     return hasattr(transformers, "GgufConfig")
 
 

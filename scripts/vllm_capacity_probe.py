@@ -1,6 +1,6 @@
 """Starts vLLM on the CPU, keeps its log until it serves (or fails), ends it, and says what it took.
 
-    python scripts/vllm_capacity_probe.py MODEL_FOLDER --python VLLM_ENV/bin/python --kv-cache-dtype fp8_e4m3 > start.log
+    python scripts/vllm_capacity_probe.py MODEL --python VLLM_ENV/bin/python --kv-cache-dtype fp8_e4m3 > start.log
 
 Standard library only; any interpreter runs it. The log goes to standard output, one JSON line with exit status, seconds
 and peak memory to standard error. The engine and its workers are one process group, which is ended whatever happens.
@@ -42,7 +42,7 @@ def start(
     model: Path,
     *,
     kv_cache_dtype: str,
-    space_gib: int = 1,
+    space_gib: int | None = 1,
     max_model_len: int | None = None,
     further: tuple[str, ...] = (),
     timeout_s: float = 300.0,
@@ -51,24 +51,33 @@ def start(
 
     Args:
         python: interpreter of the environment that has vLLM. model: a Hugging Face folder.
-        space_gib: memory for the KV cache. max_model_len: None is the model's own.
+        space_gib: memory for the KV cache; None leaves it to the arguments. max_model_len: None is the model's own.
         further: more arguments of `vllm serve`.
     """
     # Not `vllm serve`: in the CPU wheel that command looks for a package named "vllm" and ends.
-    argv = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--kv-cache-dtype", kv_cache_dtype]
+    argv = [
+        python,
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        str(model),
+        "--kv-cache-dtype",
+        kv_cache_dtype,
+    ]
     argv += ["--host", "127.0.0.1", "--port", str(_free_port()), "--enforce-eager", *further]
     if max_model_len is not None:
         argv += ["--max-model-len", str(max_model_len)]
     env = os.environ | {
-        "VLLM_CPU_KVCACHE_SPACE": str(space_gib),
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_COLOR": "0",
         "OMP_NUM_THREADS": "2",
         "PYTHONUNBUFFERED": "1",
     }
+    if space_gib is not None:
+        env["VLLM_CPU_KVCACHE_SPACE"] = str(space_gib)
     began = time.monotonic()
-    child = subprocess.Popen(  # noqa: S603 - an argument list, no shell
+    child = subprocess.Popen(
         argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", process_group=0
     )
     try:
