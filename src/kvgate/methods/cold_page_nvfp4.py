@@ -13,11 +13,11 @@ away. `PageTier` moves pages one by one, any number of times, and counts bytes o
 Shapes: (batch, kv_heads, tokens, head_dim), head_dim a multiple of 16. Bytes: on the GPU those of the hot dtype, which
 is what the planner counts (`slot_bytes`); on the host 9/16 of an element's byte (`cold_row_bytes`).
 
-Many cycles: each return is encoded anew. With a hot dtype of f32, f16 or bf16 the second cycle changes nothing, since a
-decoded element (at most 6 significant bits) is exact in all three and its block finds the same scale again; except in
-blocks whose largest magnitude is below 0.094 of the global scale, where the E4M3 scale is subnormal and may fall, and
-where f16 itself is subnormal. Measured in `tests/methods/test_cold_pages.py`. A hot dtype of FP8 rounds once more a
-cycle.
+Many cycles: each return is encoded anew, and from the second trip on nothing changes. With a hot dtype of f32, f16 or
+bf16 a decoded element (at most 6 significant bits) is exact, and its block finds the same scale again; FP8 rounds it
+once, by too little to change a scale or a code. The exception are blocks whose largest magnitude is below 0.094 of the
+global scale, where the E4M3 scale is subnormal and may fall for some trips. Measured in
+`tests/methods/test_cold_pages.py`.
 
 Departs: TensorRT-LLM decides which pages move by its block reuse; here the caller does, or `open` moves all.
 Source: TensorRT-LLM docs/source/features/kv-cache-compression.md (pull request 18091, merged 2026-09-01), options
