@@ -328,6 +328,38 @@ def test_tokens_of_a_hybrid_are_no_capacity() -> None:
     assert not any("no capacity" in n for n in flat.notes)
 
 
+def test_a_start_that_failed_is_read() -> None:
+    """Qwen3-Coder on 8 H20 at 262,144 tokens: what was left and what would fit, and that it did not start."""
+    text = (
+        "INFO vLLM API server version 0.10.0\n"
+        "INFO Available KV cache memory: 48.66 GiB\n"
+        "ValueError: To serve at least one request with the models's max seq len (262144), (62.00 GiB KV cache is "
+        "needed, which is larger than the available KV cache memory (48.66 GiB). Based on the available memory, the "
+        "estimated maximum model length is 205728. Try increasing `gpu_memory_utilization`.\n"
+    )
+
+    got = read_log(text)
+
+    assert ids(got) == ["no-room"]
+    assert (got.whole("fits_tokens"), got.tokens) == (205_728, None)
+    # 253,952 bytes a token; the print leaves 0.005 GiB and one block open.
+    assert abs(205_728 - round(48.66 * GIB) // 253_952 // 16 * 16) <= 16 + 0.005 * GIB / 253_952
+
+
+def test_the_token_line_of_gpt_oss_is_no_capacity() -> None:
+    """78,384 printed tokens are less than one sequence of 131,072, yet 1.18 of those fit."""
+    text = (
+        "INFO vLLM API server version 0.19.1\n"
+        "INFO Available KV cache memory: 5.38 GiB\n"
+        "INFO GPU KV cache size: 78,384 tokens\n"
+        "INFO Maximum concurrency for 131,072 tokens per request: 1.18x\n"
+    )
+
+    got = read_log(text)
+
+    assert any("78,384 tokens are no capacity" in n and "154,665" in n for n in got.notes)
+
+
 def test_meanings_hang_on_the_version() -> None:
     """The row that counts is that of the log's version; without a version both readings are named."""
     old, new = log("vllm_0.20.0_gemma4").fact("tokens"), log("vllm_0.26.0_a100_auto").fact("tokens")

@@ -1,4 +1,4 @@
-"""What contradicts itself inside one start log, and what a reader of it must know. One function a check.
+"""What contradicts itself inside one start log. One function a check.
 
 A check speaks only where two lines exclude each other, or where a request was given up; it is silent on what is merely
 unknown.
@@ -43,11 +43,6 @@ def contradictions_of(log: StartLog) -> tuple[Contradiction, ...]:
             found[key] = tuple(sorted({*found.get(key, ()), *c.lines}))
     made = [Contradiction(*key, lines) for key, lines in found.items()]
     return tuple(sorted(made, key=lambda c: (c.severity != "error", c.lines[:1], c.id)))
-
-
-def notes_of(log: StartLog) -> tuple[str, ...]:
-    """What a person must know of the numbers in this log."""
-    return tuple(note for write in _NOTES for note in write(log))
 
 
 def _by_line(log: StartLog) -> dict[int, dict[str, LogFact]]:
@@ -378,70 +373,4 @@ _CHECKS: tuple[Callable[[StartLog], Iterator[Contradiction]], ...] = (
     _blocks_against_tokens,
     _usable,
     _twice_announced,
-)
-
-
-def _note_auto(log: StartLog) -> Iterator[str]:
-    stored = log.stored
-    if stored.how == "auto":
-        yield (
-            f"KV type auto: {stored.k or 'the compute type'} unless the checkpoint carries a KV scheme, which "
-            f"{log.title} need not print; the room in tokens tells"
-        )
-    if stored.how == "requested":
-        yield "the KV type is known from the arguments only: no line says what was allocated"
-
-
-def _note_tokens(log: StartLog) -> Iterator[str]:
-    if log.engine != "vllm" or log.fact("tokens") is None:
-        return
-    if log.version is None:
-        yield (
-            "the version is unknown: before 0.21 the printed tokens are blocks over groups times block, since then "
-            "concurrency times the longest sequence"
-        )
-        return
-    tokens, times, length = log.fact("tokens"), log.fact("concurrency"), log.fact("concurrency_context_tokens")
-    if version_key(log.version) >= (0, 21) or not (tokens and times and length):
-        return
-    fits = times.number * length.number
-    if abs(fits - tokens.number) > times.within * length.number + length.number * 0.01:
-        yield (
-            f"the model has several groups of layers: the printed {round(tokens.number):,} tokens are no capacity, "
-            f"since {times.value} sequences of {round(length.number):,} fit, which are {round(fits):,}"
-        )
-
-
-def _note_scales(log: StartLog) -> Iterator[str]:
-    words = {str(f.value) for f in log.facts if f.name == "scales"}
-    stored = log.stored.k or ""
-    if "doubtful" in words:
-        yield "SGLang prints `no scaling factors provided` even where the checkpoint has scales: read the checkpoint"
-    elif log.engine == "vllm" and stored.startswith("fp8") and not words:
-        yield "no line about scales: that is no proof of calibrated ones, a plain checkpoint gets 1.0 without a word"
-
-
-def _note_draft(log: StartLog) -> Iterator[str]:
-    if any(c.context > 0 for c in log.caches):
-        yield "a second context (a draft or another model) has caches of its own, which are listed but not added"
-
-
-def _note_blocks(log: StartLog) -> Iterator[str]:
-    fact, asked = log.fact("blocks"), log.fact("blocks_asked")
-    if fact and asked:
-        yield f"the number of blocks was given by hand: {fact.value} instead of the {asked.value} that memory allows"
-
-
-def _note_starts(log: StartLog) -> Iterator[str]:
-    if log.earlier_starts:
-        yield f"{log.earlier_starts} earlier start(s) in this log were left out"
-
-
-_NOTES: tuple[Callable[[StartLog], Iterator[str]], ...] = (
-    _note_auto,
-    _note_tokens,
-    _note_scales,
-    _note_draft,
-    _note_blocks,
-    _note_starts,
 )

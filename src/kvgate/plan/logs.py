@@ -23,7 +23,8 @@ from kvgate.enginefacts.log_patterns import (
     fact_name,
     load,
 )
-from kvgate.plan.log_checks import contradictions_of, notes_of
+from kvgate.plan.log_checks import contradictions_of
+from kvgate.plan.log_notes import notes_of
 from kvgate.plan.log_text import LogLine, lines_of
 from kvgate.plan.log_values import LogCache, LogFact, StartLog
 
