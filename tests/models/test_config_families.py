@@ -253,6 +253,15 @@ def test_a_window_that_no_layer_has_is_noted():
     assert "sliding_window 131072 is in the file, and no layer uses it" in geometry.notes
 
 
+def test_gemma3_sizes_that_its_file_leaves_out():
+    """The 4B file gives neither heads nor their size: those of the family's code, each noted."""
+    config = {"model_type": "gemma3_text", "num_hidden_layers": 6, "hidden_size": 2560, "sliding_window": 1024}
+
+    assert _groups(config) == {(SLIDING, 4, 256, 256, 1024): [0, 1, 2, 3, 4], (FULL, 4, 256, 256, None): [5]}
+    assert "no head_dim: 256, as in the family's code" in _geometry(config).notes
+    assert _groups({**config, "head_dim": 64}) != _groups(config)
+
+
 LLAMA4 = {"model_type": "llama4_text", **SMALL, "num_hidden_layers": 8}
 
 

@@ -46,7 +46,7 @@ _SHAPING: Final = re.compile(
 _HARMLESS: Final = re.compile(
     r"rope(?!_layers)|rotary|expert|moe_|_moe|router|dropout|pdrop|bias|norm(_|$|alization)|token_(id|index)|_token(_|$)"
     r"|vision|image|audio|video|initializer|(^|_)init(_|$)|loss|_implementation$|^output_(attentions|hidden_states)$"
-    r"|quant|^compression_config$|softcap|softmax|multiplier|scalar|^use_cache$|^cache_implementation$|^attention_scaling|_scal(e|ing)$"
+    r"|quant|^compression_(config|ratio)$|embedding|logn_attn|flash_attention|softcap|softmax|multiplier|scalar|^use_cache$|^cache_implementation$|^attention_scaling|_scal(e|ing)$"
     r"|temperature|^attn_?_?factor|^attn_type$|_classifier|classifier_|^lm_head|head_bias|_heads_?to_?prune|pruned_heads"
     r"|^activation_|^decoder_sparse_step$|^mlp_|^use_flash|flash_attn|^fp32_|_in_fp32$|layer_scale|clip_qkv"
     r"|qkv_clip|clamp|alibi|parallel_attn|parallel_attention|^gradient|checkpoint|^attention_method$|upcast_attn"
@@ -122,13 +122,14 @@ class ConfigKeys:
         """Mark keys as known to a family and without effect on the cache."""
         self._read.update(names)
 
+    def filled(self, defaults: Mapping[str, int]) -> ConfigKeys:
+        """The same keys with a value for absent ones; null stays null. What is read through it counts as read here."""
+        return self._view({**defaults, **self.values})
+
     def without(self, *names: str) -> ConfigKeys:
         """The same keys as if `names` were absent; what is read through it counts as read here."""
-        kept = {k: v for k, v in self.values.items() if k not in names}
-        view = ConfigKeys(kept, outer=self.outer, where=self.where, model_types=self.model_types)
-        view._read = self._read
         self._read.update(names)
-        return view
+        return self._view({k: v for k, v in self.values.items() if k not in names})
 
     def raw(self, name: str) -> object | None:
         """The value as JSON gave it, None where absent; for shapes that no getter knows."""
@@ -250,6 +251,11 @@ class ConfigKeys:
             f"the configuration lacks {names[0]}{others}{where}",
             fix="add the key, or give the config.json as the model's authors published it",
         )
+
+    def _view(self, values: Mapping[str, object]) -> ConfigKeys:
+        view = ConfigKeys(values, outer=self.outer, where=self.where, model_types=self.model_types)
+        view._read, view._children = self._read, self._children
+        return view
 
     def _list(self, name: str) -> list[object] | None:
         self._read.add(name)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kvgate.core.errors import UserError
@@ -33,6 +33,7 @@ class Windowed:
     Attributes:
         rule: the kinds of layers where the file does not list them. note: what a reader must know of that rule.
         ignored: keys of this family that do not shape its cache.
+        defaults: sizes that the family's code gives absent keys, for files that rely on them.
     """
 
     name: str
@@ -40,8 +41,17 @@ class Windowed:
     rule: Rule
     note: str = ""
     ignored: tuple[str, ...] = ()
+    defaults: Mapping[str, int] = field(default_factory=dict)
 
     def layers(self, keys: ConfigKeys) -> ConfigLayers:
+        absent = tuple(f"no {name}: {value}, as in the family's code" for name, value in self._absent(keys).items())
+        found = self._layers(keys.filled(self.defaults))
+        return replace(found, notes=(*found.notes, *absent))
+
+    def _absent(self, keys: ConfigKeys) -> dict[str, int]:
+        return {name: value for name, value in self.defaults.items() if name not in keys.values}
+
+    def _layers(self, keys: ConfigKeys) -> ConfigLayers:
         count = layer_count(keys)
         keys.ignore(*self.ignored)
         listed = listed_kinds(keys, count)

@@ -13,6 +13,7 @@ import socket
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -20,7 +21,7 @@ from urllib.parse import urlsplit
 from kvgate.core.errors import UserError
 from kvgate.core.source import Source
 from kvgate.core.text import one_line
-from kvgate.models.hub_catalogue import CatalogueConfig, hub_config
+from kvgate.models.hub_catalogue import CatalogueConfig, hub_config, hub_config_names
 from kvgate.models.read_config import CONFIG_NAME, read_config
 from kvgate.models.weights import Weights
 
@@ -76,9 +77,11 @@ def hub_model(hub_id: str) -> HubModel:
         reason = str(e)
     shipped = hub_config(hub_id)
     if shipped is None:
+        near = get_close_matches(hub_id, hub_config_names(), n=4, cutoff=0.6)
+        also = f" (it has {', '.join(near)})" if near else ""
         raise UserError(
-            f"{hub_id} is not in the catalogue, and the hub cannot be asked: {reason}",
-            fix="give the model's folder, its config.json or a GGUF file; kvgate models lists the catalogue",
+            f"{hub_id} is not in the catalogue{also}, and the hub cannot be asked: {reason}",
+            fix="give the model's folder, its config.json or a GGUF file",
         )
     return from_catalogue(shipped, reason)
 
