@@ -575,3 +575,48 @@ def test_abridged_lists_are_written_out(config, index_words):
 
     assert [x.window_tokens for x in geometry.layers] == index_words
     assert any("pipeline stages are not exact" in n for n in geometry.notes) == ("layer_types_summary" in config)
+
+
+@pytest.mark.parametrize(
+    ("config", "bytes_per_token"),
+    [
+        pytest.param(
+            {
+                "name": "Mixtral-8x22B-Instruct-v0.1",
+                "hidden_size": 6144,
+                "num_attention_heads": 48,
+                "num_key_value_heads": 8,
+                "num_hidden_layers": 56,
+                "head_dim": None,
+                "sliding_window": None,
+            },
+            229_376,
+            id="parse-33: null is absent",
+        ),
+        pytest.param(
+            {
+                "model_type": "qwen2",
+                "num_hidden_layers": 64,
+                "num_key_value_heads": 8,
+                "num_attention_heads": 40,
+                "hidden_size": 5120,
+                "sliding_window": 40_960,
+                "use_sliding_window": True,
+                "max_window_layers": 64,
+                "max_position_embeddings": 40_960,
+            },
+            262_144,
+            id="parse-37: a window that no layer has",
+        ),
+        pytest.param(
+            {"num_hidden_layers": 62, "num_key_value_heads": 8, "head_dim": 128, "weights_dtype": "fp8"},
+            253_952,
+            id="plan-03: KV heads and their size are enough; FP8 weights change nothing",
+        ),
+    ],
+)
+def test_handed_cases_of_real_configurations(config, bytes_per_token):
+    """Configurations on which other planners fail; all layers grow."""
+    layers = _geometry(config).layers
+
+    assert sum(x.kv_heads * (x.k_dim + x.v_dim) * 2 for x in layers if x.grows) == bytes_per_token

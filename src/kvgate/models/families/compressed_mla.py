@@ -29,7 +29,7 @@ RATIOS, INDEXED = (0, 4, 128), (4,)
 @dataclass(frozen=True, slots=True)
 class CompressedMla:
     name: str = "compressed_mla"
-    model_types: tuple[str, ...] = ("deepseek_v4",)
+    model_types: tuple[str, ...] = ("deepseek_v4", "deepseek_ref")
 
     def layers(self, keys: ConfigKeys) -> ConfigLayers:
         count = layer_count(keys)
