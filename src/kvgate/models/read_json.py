@@ -29,7 +29,8 @@ def read_json_object(
     """
     try:
         with path.open("rb") as file:
-            data = file.read(max_bytes + 1)
+            # Asking for the cap would set the cap's memory aside, whatever the file's size.
+            data = file.read(min(path.stat().st_size, max_bytes) + 1)
     except (OSError, ValueError) as e:
         raise UserError(f"cannot read {path}: {getattr(e, 'strerror', None) or e}") from None
     if len(data) > max_bytes:
