@@ -58,7 +58,7 @@ class Namespace(ABC):
         """float16, bfloat16 or float32 -> float32, exactly."""
 
     def in_columns(self, a: Array) -> Array:
-        """The same [n, k] array, stored as [k, n]."""
+        """The same [n, k] array in the order of memory in which work along k is fastest; numpy: stored as [k, n]."""
         return self.contiguous(a.T).T
 
     @abstractmethod
@@ -116,17 +116,26 @@ class Namespace(ABC):
     @abstractmethod
     def floor(self, a: Array) -> Array: ...
     @abstractmethod
+    def ceil(self, a: Array) -> Array: ...
+    @abstractmethod
     def trunc(self, a: Array) -> Array: ...
     @abstractmethod
     def round_half_even(self, a: Array) -> Array: ...
     @abstractmethod
-    def copysign(self, a: Array | float, sign: Array) -> Array: ...
+    def copysign(self, a: Array | float, sign: Array) -> Array:
+        """float32 `a`, not negative, with the sign of float32 `sign`."""
+
     @abstractmethod
     def isnan(self, a: Array) -> Array: ...
     @abstractmethod
     def isfinite(self, a: Array) -> Array: ...
     @abstractmethod
     def any(self, mask: Array) -> bool: ...
+    def has_nan(self, x: Array) -> bool:
+        """Whether any element is NaN; cheaper than asking each."""
+        flat = x.reshape(1, -1) if x.ndim != 2 else x
+        return 0 not in x.shape and self.any(self.isnan(self.max(flat)))
+
     @abstractmethod
     def max(self, a: Array) -> Array:
         """NaN if any is NaN, like min. [n, k] -> [n, 1]."""
@@ -193,6 +202,10 @@ class Namespace(ABC):
         """roundf: halves go away from zero, exactly, for any float32."""
         return self.trunc(a + self.copysign(_BELOW_HALF, a))
 
+    def round_half_away_to(self, a: Array, kind: Kind) -> Array:
+        """`round_half_away` as integers, which must be in range."""
+        return self.cast(a + self.copysign(_BELOW_HALF, a), kind)
+
     def bits(self, x: Array) -> Array:
         """float32 -> i32 bit patterns (a view)."""
         return self.view(x, "i32")
@@ -246,9 +259,8 @@ class Namespace(ABC):
         """float32 -> i16 bit patterns of bfloat16, half to even, overflow to infinity, one NaN."""
         b = self.bits(x)
         high = (b + (((b >> 16) & 1) + 0x7FFF)) >> 16
-        nan = self.isnan(x)
-        if self.any(nan):
-            high = self.where(nan, BF16_NAN, high)
+        if self.has_nan(x):
+            high = self.where(self.isnan(x), BF16_NAN, high)
         return self.cast(high, "i16")
 
     def from_bf16(self, bits: Array) -> Array:
@@ -257,9 +269,8 @@ class Namespace(ABC):
 
     def bytes_f32(self, x: Array) -> Array:
         """float32 [..., k] -> uint8 [..., 4k], with one NaN: its sign and bits differ between processors."""
-        nan = self.isnan(x)
-        if self.any(nan):
-            x = self.where(nan, float("nan"), x)
+        if self.has_nan(x):
+            x = self.where(self.isnan(x), float("nan"), x)
         return self.view(self.contiguous(x), "u8")
 
     def f32_bytes(self, packed: Array) -> Array:
@@ -391,6 +402,9 @@ class _Numpy(Namespace):
     def floor(self, a: Array) -> Array:
         return self.np.floor(a)
 
+    def ceil(self, a: Array) -> Array:
+        return self.np.ceil(a)
+
     def trunc(self, a: Array) -> Array:
         return self.np.trunc(a)
 
@@ -398,12 +412,10 @@ class _Numpy(Namespace):
         return self.np.rint(a)
 
     def copysign(self, a: Array | float, sign: Array) -> Array:
-        if not hasattr(a, "dtype") and sign.dtype == self._dtypes["f32"]:
-            # The same by bits, at a third of the time.
-            bits = sign.view(self._dtypes["i32"]) & self.np.int32(-(2**31))
-            bits |= self.np.float32(abs(a)).view(self._dtypes["i32"])
-            return bits.view(self._dtypes["f32"])
-        return self.np.copysign(a if hasattr(a, "dtype") else sign.dtype.type(a), sign)
+        # numpy's own copysign takes three times as long.
+        bits = sign.view(self._dtypes["i32"]) & self.np.int32(-(2**31))
+        bits |= self.np.asarray(a, self._dtypes["f32"]).view(self._dtypes["i32"])
+        return bits.view(self._dtypes["f32"])
 
     def isnan(self, a: Array) -> Array:
         return self.np.isnan(a)
@@ -446,9 +458,8 @@ class _Numpy(Namespace):
 
     def to_f16(self, x: Array) -> Array:
         bits = x.astype("<f2").view(self._dtypes["i16"])
-        nan = self.np.isnan(x)
-        if self.np.count_nonzero(nan):
-            bits[nan] = F16_NAN
+        if self.has_nan(x):
+            bits[self.np.isnan(x)] = F16_NAN
         return bits
 
     def from_f16(self, bits: Array) -> Array:
@@ -506,7 +517,14 @@ class _Torch(Namespace):
         return self._constants[key]
 
     def cast(self, a: Array, kind: Kind) -> Array:
+        if kind in ("u8", "i8") and a.is_floating_point():
+            # Twice as fast on a processor as the direct way.
+            a = a.to(self.torch.int32)
         return a.to(self._dtypes[kind])
+
+    def in_columns(self, a: Array) -> Array:
+        # torch is as fast along short rows, and slow to transpose.
+        return a.contiguous()
 
     def view(self, a: Array, kind: Kind) -> Array:
         return a.view(self._dtypes[kind])
@@ -543,6 +561,9 @@ class _Torch(Namespace):
     def floor(self, a: Array) -> Array:
         return a.floor()
 
+    def ceil(self, a: Array) -> Array:
+        return a.ceil()
+
     def trunc(self, a: Array) -> Array:
         return a.trunc()
 
@@ -567,6 +588,9 @@ class _Torch(Namespace):
     def min(self, a: Array) -> Array:
         return a.amin(dim=-1, keepdim=True)
 
+    def absmax(self, x: Array) -> Array:
+        return x.abs().amax(dim=-1, keepdim=True)
+
     def argmax(self, a: Array) -> Array:
         # torch does not promise the first of equals: take the lowest index among them.
         k = a.shape[-1]
@@ -574,7 +598,9 @@ class _Torch(Namespace):
         return self.torch.where((a == self.max(a)) | a.isnan(), place, k).amin(dim=-1, keepdim=True)
 
     def take(self, table: Array, index: Array) -> Array:
-        return table[index.to(self.torch.int64)]
+        if index.dtype not in (self.torch.int32, self.torch.int64):
+            index = index.to(self.torch.int32)
+        return self.torch.index_select(table, 0, index.reshape(-1)).reshape(index.shape)
 
     def take_along(self, a: Array, index: Array) -> Array:
         return a.gather(-1, index)
@@ -593,10 +619,17 @@ class _Torch(Namespace):
 
     def to_f16(self, x: Array) -> Array:
         bits = x.to(self.torch.float16).view(self.torch.int16)
-        return self.torch.where(x.isnan(), self._like(F16_NAN, bits), bits)
+        return self.where(x.isnan(), F16_NAN, bits) if self.has_nan(x) else bits
 
     def from_f16(self, bits: Array) -> Array:
         return bits.view(self.torch.float16).to(self.torch.float32)
+
+    def to_bf16(self, x: Array) -> Array:
+        bits = x.to(self.torch.bfloat16).view(self.torch.int16)
+        return self.where(x.isnan(), BF16_NAN, bits) if self.has_nan(x) else bits
+
+    def from_bf16(self, bits: Array) -> Array:
+        return bits.view(self.torch.bfloat16).to(self.torch.float32)
 
 
 @cache

@@ -20,6 +20,17 @@ VALUES = FLOAT_SPECS["e2m1"].values
 #: In scales: from here on float32 distances to 0 and to 6 begin to look alike (at 2**20 the last place is 1/16).
 FAR = 2.0**18
 MIDPOINTS = tuple((a + b) / 2 for a, b in pairwise(VALUES[:8]))
+#: Quarters beyond the last midpoint.
+LAST = int(4 * MIDPOINTS[-1]) + 1
+
+
+def _nearest(quarters: int) -> int:
+    code = sum(abs(quarters) > 4 * m for m in MIDPOINTS)
+    return code + 8 if quarters < 0 and code else code
+
+
+#: The code for each number of quarters, -LAST to LAST.
+NEAREST = tuple(_nearest(q) for q in range(-LAST, LAST + 1))
 
 
 def without_nan(x: Array, amax: Array, xp: Namespace) -> tuple[Array, Array]:
@@ -33,10 +44,12 @@ def without_nan(x: Array, amax: Array, xp: Namespace) -> tuple[Array, Array]:
 def codes_of(x: Array, scale: Array, xp: Namespace) -> Array:
     """u8 codes of x by a scale [n, 1] that is not 0."""
     scaled = xp.divide(x, scale)
-    size = xp.abs(scaled)
-    codes = _by_distance(x, scale, xp) if xp.any(xp.max(size) > FAR) else xp.bucketize(size, MIDPOINTS, up=False)
-    negative = xp.cast((scaled < 0) & (codes > 0), "u8")
-    return codes | negative * 8
+    if xp.any(xp.absmax(scaled) > FAR):
+        codes = _by_distance(x, scale, xp)
+        return codes | xp.cast((scaled < 0) & (codes > 0), "u8") * 8
+    # Midpoints are multiples of a quarter, and count only if exceeded: four times the value, rounded away from zero.
+    quarters = xp.copysign(xp.minimum(xp.ceil(xp.abs(scaled) * 4), LAST), scaled)
+    return xp.take(xp.constant(NEAREST, "u8"), xp.cast(quarters, "i32") + LAST)
 
 
 def _by_distance(x: Array, scale: Array, xp: Namespace) -> Array:

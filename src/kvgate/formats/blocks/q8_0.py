@@ -46,7 +46,7 @@ def codes_of(x: Array, xp: Namespace) -> tuple[Array, Array]:
     """Unrounded scale [n, 1] and int8 codes [n, 32]."""
     d = xp.divide(xp.absmax(x), 127.0)
     reciprocal = xp.reciprocal_or_zero(d)
-    return d, xp.cast(xp.round_half_away(settled(x * reciprocal, d, reciprocal, xp)), "i8")
+    return d, xp.round_half_away_to(settled(x * reciprocal, d, reciprocal, xp), "i8")
 
 
 CODECS = (
