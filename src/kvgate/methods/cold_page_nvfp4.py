@@ -1,5 +1,4 @@
-"""Cold-page NVFP4: the cache on the GPU stays as it is; pages that move to host or disk are encoded, and decoded on
-return.
+"""Cold-page NVFP4: the GPU's cache stays as it is; pages moved to host or disk are encoded, and decoded on return.
 
     cold_page_nvfp4:page=32/residual=64/sink=32
 
