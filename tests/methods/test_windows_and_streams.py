@@ -173,6 +173,12 @@ def test_vllm_turboquant_prefill_sees_raw_tokens() -> None:
         ("q8_0:bits=2", "takes no 'bits'"),
         ("kvquant", "give tables"),
         ("hadamard", "unknown codec or method 'hadamard'"),
+        ("q8_0:head", "finds its own scales and takes no 'head'"),
+        ("q8_0@checkpoint", "finds its own scales and takes no '@checkpoint'"),
+        ("fp8_e4m3@checkpoint", "no scale was given"),
+        ("fp8_e4m3:channel", "allowed: tensor, head"),
+        ("fp8_e4m3@dynamic", "has no dynamic scale"),
+        ("kivi@unit", "leave out @unit"),
         ("ultraquant_4bit:bits=3", "takes no 'bits=3'; allowed: no parameters"),
     ],
 )
@@ -200,6 +206,32 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
         stream.append(x, x[:, :, :2])
     with pytest.raises(UserError, match="cannot be held in 'q8_0'"):
         open_layer(parse("kivi"), LAYER, native="q8_0")
+
+
+def test_scales_from_outside() -> None:
+    """fp8 per head: each head's own scale is used, and one that the recipe excludes is refused."""
+    x = np.random.default_rng(0).standard_normal((1, 2, 9, 64)).astype(np.float32)
+    x[:, 1] *= 1000
+    scale = np.array([np.abs(x[:, 0]).max() / 448, np.abs(x[:, 1]).max() / 448], np.float32).reshape(2, 1, 1)
+    stream = open_layer(parse("fp8_e4m3:head@calibrated#0123abcd"), LAYER, tables={"k": scale, "v": scale})
+    stream.append(x, x)
+
+    # E4M3: half a step is 1/16 of a value, or of the smallest step.
+    assert np.all(np.abs(stream.read().k - x) <= np.maximum(np.abs(x) / 16, 2.0**-10 * scale))
+    with pytest.raises(UserError, match="the recipe says @unit"):
+        open_layer(parse("fp8_e4m3@unit"), LAYER, tables={"k": 0.5, "v": 0.5})
+
+
+def test_a_nan_is_named_by_layer() -> None:
+    """A method refuses what it has no code for, and says where."""
+    layer = LayerGeometry(17, "full_attention", 2, 64, 64)
+    x = np.ones((1, 2, 3, 64), np.float32)
+    x[0, 1, 2, 5] = np.nan
+    with pytest.raises(UserError, match="kivi: k of layer 17 holds a NaN or an infinity"):
+        open_layer(parse("kivi"), layer).append(x, x)
+    plain = open_layer(parse("f16"), layer)
+    plain.append(x, x)
+    assert np.isnan(plain.read().k).sum() == 1
 
 
 def test_tokens_without_length_change_nothing() -> None:

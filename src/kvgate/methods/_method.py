@@ -114,6 +114,7 @@ class GroupCoder(ABC):
 
     group_tokens: int = 1
     warmup_tokens: int = 0
+    finite_only: bool = True
 
     def prepare(self, x: Any) -> Mapping[str, Any]:
         return {}

@@ -66,7 +66,7 @@ class WindowStream:
         if native is not None and native not in NATIVE:
             raise UserError(f"{storage.name}: native tokens cannot be held in {native!r}", allowed=NATIVE)
         self.storage, self.coder, self.transforms = storage, coder, transforms
-        self._heads, self._dim = layer.kv_heads, storage.dim(layer)
+        self._heads, self._dim, self._layer = layer.kv_heads, storage.dim(layer), layer.index
         self._native = native
         self._tokens = 0
         self._batch: int | None = None
@@ -91,6 +91,10 @@ class WindowStream:
             UserError: dtype, shape or device do not fit what the stream holds.
         """
         xp, native = self._check(x)
+        if self.coder.finite_only and x.shape[2] and xp.any(~xp.isfinite(x)):
+            raise UserError(
+                f"{self.storage.name}: {self.storage.side} of layer {self._layer} holds a NaN or an infinity"
+            )
         bytes_ = to_bytes(xp, x, native)
         before, self._tokens = self._tokens, self._tokens + int(x.shape[2])
         first = max(0, min(self.storage.sink_tokens - before, int(x.shape[2])))

@@ -209,10 +209,12 @@ class Coder(Protocol):
     Attributes:
         group_tokens: tokens that are encoded together; what is stored for one of them may depend on the others.
         warmup_tokens: tokens that `prepare` wants to see first (a frozen mean); 0 for none.
+        finite_only: NaN and infinities are refused, because no code stands for them.
     """
 
     group_tokens: int
     warmup_tokens: int
+    finite_only: bool
 
     def prepare(self, x: Array) -> Packed:
         """Look at the first `warmup_tokens` tokens, once; what is kept of them for good."""

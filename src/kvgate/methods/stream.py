@@ -31,12 +31,14 @@ if TYPE_CHECKING:
 
 
 class CodecCoder(GroupCoder):
-    """A plain codec of `formats/`, token by token.
+    """A plain codec of `formats/`, token by token; what it makes of NaN and infinities is the codec's own matter.
 
     Args:
         scale: of a codec whose scale lies outside the cache: a number, or an array that broadcasts against
             (batch, kv_heads, tokens, 1).
     """
+
+    finite_only = False
 
     def __init__(self, name: str, scale: Any = None) -> None:
         from kvgate.formats.codec import codecs as arithmetic
@@ -140,16 +142,42 @@ def open_side(
     bound = transforms_of(side, kv, dim)
     params = spec.parameters(side)
     if any(c.name == side.codec for c in codecs()):
-        if set(params) - {"scale"}:
-            raise UserError(f"{side}: a codec takes no {sorted(set(params) - {'scale'})[0]!r}")
+        _check_scale(side, params, tables)
         coder = CodecCoder(side.codec, tables)
         stream = WindowStream(WindowedCodec.of(storage, kv, window), coder, layer, native=native, transforms=bound)
         return stream, False
     method = spec.method(side.codec)
     if not isinstance(method, StorageMethod):
         raise UserError(f"{side.codec} has sizes but no arithmetic")
+    if side.origin is not None and not (method.calibrated and side.origin.startswith("calibrated#")):
+        raise UserError(f"{side}: {side.codec} takes no origin of scales", fix=f"leave out @{side.origin}")
     opened = method.open(kv, params, layer, window=window, native=native, tables=tables, transforms=bound)
     return opened, method.own_raw
+
+
+def _check_scale(side: Side, params: Mapping[str, str], scale: Any) -> None:
+    """UserError where a codec's parameters or the origin of its scale do not fit what was given."""
+    from kvgate.formats.codec import codecs as arithmetic
+    from kvgate.formats.numerics import ScaledNumerics
+
+    extra = sorted(set(params) - {"scale"})
+    if extra:
+        raise UserError(f"{side}: a codec takes no {extra[0]!r}")
+    if not isinstance(arithmetic[side.codec].spec.numerics, ScaledNumerics):
+        if params or side.origin not in (None, "dynamic"):
+            given = params.get("scale") or f"@{side.origin}"
+            raise UserError(f"{side}: {side.codec} finds its own scales and takes no {given!r}")
+        return
+    if params.get("scale", "tensor") not in ("tensor", "head"):
+        raise UserError(f"{side}: {side.codec} has one scale a tensor or a head", allowed=("tensor", "head"))
+    if side.origin == "dynamic":
+        raise UserError(
+            f"{side}: {side.codec} has no dynamic scale", allowed=("@unit", "@checkpoint", "@calibrated#8hex")
+        )
+    if side.origin not in (None, "unit") and scale is None:
+        raise UserError(f"{side}: no scale was given", fix="give tables={'k': scale, 'v': scale}, or write @unit")
+    if side.origin == "unit" and scale is not None:
+        raise UserError(f"{side}: a scale was given, and the recipe says @unit")
 
 
 def transforms_of(side: Side, kv: KVSide, dim: int) -> tuple[BoundTransform, ...]:

@@ -362,6 +362,8 @@ class _Case:
             (x[..., :-1], "a shorter head"),
             (np.concatenate([x, x], 1), "more heads"),
             (x[0], "three dimensions"),
+            (np.where(x == x.max(), np.nan, x), "a NaN"),
+            (np.where(x == x.min(), -np.inf, x), "an infinity"),
         ):
             try:
                 self.open().append(wrong)
