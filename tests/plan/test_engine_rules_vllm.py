@@ -472,6 +472,22 @@ def test_a_window_longer_than_the_context_is_noted():
     assert any("longer than the context" in n for n in found.notes)
 
 
+def test_slots_cap_the_sequences():
+    """max_num_seqs holds fewer at once than fit; the printed line does not change."""
+    few, many = (reserve("vllm", QWEN3_8B, budget=20 * GIB, context_tokens=4096, slots=s) for s in (3, None))
+
+    assert (few.sequences, few.prints) == (3, many.prints)
+    assert many.sequences > 3
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "llama_cpp"])
+def test_settings_that_no_rule_reads_are_noted(engine):
+    """A typing error is not taken in silence."""
+    found = reserve(engine, QWEN3_8B, budget=20 * GIB, context_tokens=4096, options={"--kv_cash": "1"})
+
+    assert f"option kv-cash changes nothing that kvgate knows of {engine}" in found.notes
+
+
 def test_an_override_counts_blocks():
     """num_gpu_blocks_override is the number of blocks, whatever the budget."""
     found = reserve("vllm", QWEN3_8B, budget=1, context_tokens=160, options={"num-gpu-blocks-override": "101"})

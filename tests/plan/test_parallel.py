@@ -142,6 +142,22 @@ def test_a_partition_is_taken_as_given():
     assert split_by_weight(4, (0, 1)) == (0, 4)
 
 
+def test_the_engines_own_words_cut_too():
+    """The environment variables of vLLM and SGLang, and llama.cpp's weights, by the options of a serving."""
+
+    def sizes(engine, **options):
+        return [len(r.geometry.layers) for r in split(_plain(64), pp=2, engine=engine, options=options)]
+
+    assert sizes("vllm", VLLM_PP_LAYER_PARTITION="40,24") == [40, 24]
+    assert sizes("sglang", SGLANG_PP_LAYER_PARTITION="24,40") == [24, 40]
+    assert sizes("llama_cpp", **{"tensor-split": "41,24"}) == [41, 23]
+    assert sizes("vllm", other="1") == [32, 32]
+    with pytest.raises(UserError, match="names 3 devices, pp 2"):
+        sizes("llama_cpp", **{"tensor-split": "1,1,1"})
+    with pytest.raises(UserError, match="whole numbers between commas"):
+        sizes("vllm", VLLM_PP_LAYER_PARTITION="40;24")
+
+
 def test_multi_token_prediction_is_on_the_last_stage():
     """Its layers are cached with the last stage."""
     mtp = LayerGeometry(4, "full_attention", 8, 128, 128)

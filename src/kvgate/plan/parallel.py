@@ -13,12 +13,13 @@ tensorrt_llm/mapping.py pp_layers; llama.cpp src/llama-model.cpp (layer split ov
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from kvgate.core.errors import UserError
 from kvgate.core.geometry import LayerGeometry, ModelGeometry, StatePart
+from kvgate.plan.engine_rules._options import Options
 
 #: No machine has more ranks; larger numbers are typing errors.
 MAX_RANKS = 4096
@@ -54,13 +55,16 @@ def split(
     dcp: int = 1,
     engine: str = "vllm",
     partition: Sequence[int] | None = None,
+    options: Mapping[str, str] | None = None,
 ) -> tuple[RankGeometry, ...]:
     """One entry a pipeline stage.
 
     Args:
         tp, pp, dp, dcp: parallel sizes; `dcp` ranks lie inside `tp`. dp: independent replicas of the cache.
         engine: canonical id; decides how layers are cut into stages.
-        partition: layers of each stage, instead of the engine's own cut (VLLM_PP_LAYER_PARTITION).
+        partition: layers of each stage, instead of the engine's own cut.
+        options: the engine's own settings (`Serving.options`), for VLLM_PP_LAYER_PARTITION, SGLANG_PP_LAYER_PARTITION
+            and llama.cpp's `tensor-split`, which stand for `partition`.
 
     Raises:
         UserError: sizes that are not positive or do not divide the heads, more stages than layers, or a partition that
@@ -72,6 +76,8 @@ def split(
     if tp % dcp:
         raise UserError(f"dcp {dcp} does not divide tp {tp}", fix="DCP ranks lie inside the tensor-parallel ones")
     count = max([geometry.layer_count, *(layer.index + 1 for layer in geometry.layers)])
+    if partition is None and options:
+        partition = _asked_partition(count, pp, engine, Options(engine, options))
     sizes = _stages(count, pp, engine, partition)
     notes = _notes(geometry, tp)
     found = []
@@ -173,6 +179,16 @@ def _stages(layers: int, pp: int, engine: str, partition: Sequence[int] | None) 
     return _CUTS.get(engine, _cut_vllm)(layers, pp)
 
 
+def _asked_partition(layers: int, pp: int, engine: str, options: Options) -> tuple[int, ...] | None:
+    """The cut that the engine's own settings ask for."""
+    if engine == "llama_cpp":
+        weights = options.numbers("tensor-split")
+        if weights is not None and len(weights) != pp:
+            raise UserError(f"tensor-split names {len(weights)} devices, pp {pp}", fix=f"give pp {len(weights)}")
+        return None if weights is None else split_by_weight(layers, weights)
+    return options.integers(_PARTITIONS[engine]) if engine in _PARTITIONS else None
+
+
 def _cut_vllm(layers: int, pp: int) -> tuple[int, ...]:
     """Left-over layers go to the last stage but one, then backwards: the last one also has the head."""
     sizes = [layers // pp] * pp
@@ -213,6 +229,7 @@ def split_by_weight(layers: int, weights: Sequence[float]) -> tuple[int, ...]:
     return tuple(sizes)
 
 
+_PARTITIONS = {"vllm": "VLLM_PP_LAYER_PARTITION", "sglang": "SGLANG_PP_LAYER_PARTITION"}
 _CUTS: dict[str, Callable[[int, int], tuple[int, ...]]] = {
     "vllm": _cut_vllm,
     "sglang": _cut_sglang,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from kvgate.core.errors import UserError
 from kvgate.core.units import GIB_BYTES
@@ -20,6 +20,13 @@ class Options:
     def __init__(self, engine: str, given: Mapping[str, str]) -> None:
         self.engine = engine
         self._given = {_name(k): v.strip() for k, v in given.items()}
+
+    def unknown(self, known: Collection[str]) -> tuple[str, ...]:
+        """A note for each setting that no rule of this engine reads."""
+        read = {_name(k) for k in known} | {_name(f"no-{k}") for k in known}
+        return tuple(
+            f"option {k} changes nothing that kvgate knows of {self.engine}" for k in self._given if k not in read
+        )
 
     def text(self, name: str) -> str | None:
         return self._given.get(_name(name))

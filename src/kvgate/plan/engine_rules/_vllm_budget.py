@@ -72,16 +72,16 @@ def batched_tokens(serving: Serving, rows: Facts, options: Options, device_bytes
         if serving.batched_tokens < 1:
             raise UserError(f"vllm max_num_batched_tokens {serving.batched_tokens} is not a batch", fix="give 2048")
         return serving.batched_tokens, "as asked for"
-    name = "batched_tokens_small"
+    name, unless = "batched_tokens_small", ""
     if on_cpu(options):
         return rows[name].integer * serving.tp * serving.pp, "default of the CPU build"
     if device_bytes is not None and device_bytes >= 160 * GIB_BYTES:
         name = "batched_tokens_160gib"
     elif device_bytes is not None and device_bytes >= 70 * GIB_BYTES:
         a100 = "a100" in (options.text("device") or "").lower()
-        name = "batched_tokens_small" if a100 else "batched_tokens_70gib"
+        name, unless = ("batched_tokens_small", "") if a100 else ("batched_tokens_70gib", ", unless it is an A100")
     size = "an unknown device" if device_bytes is None else f"{device_bytes / GIB_BYTES:.1f} GiB"
-    return rows[name].integer, f"default of the server on {size}"
+    return rows[name].integer, f"default of the server on {size}{unless}"
 
 
 def in_flight_tokens(serving: Serving, rows: Facts, options: Options, batch_tokens: int) -> tuple[int, str]:

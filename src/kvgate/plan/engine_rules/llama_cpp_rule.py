@@ -28,6 +28,9 @@ from kvgate.plan.terms import Budget, LayerPrice, Rank, Reserved, Serving, Term
 MAX_SLOTS = 256
 _F32_BYTES = 4
 
+#: Settings that the rule or the split reads.
+OPTIONS = ("ctx-size", "kv-unified", "swa-full", "rs-seq", "tensor-split")
+
 
 @dataclass(frozen=True, slots=True)
 class _Setup:
@@ -111,7 +114,7 @@ class LlamaCppRule:
         needs = {r.name: _needs(r, setup) for r in ranks}
         limiting = min(needs, key=lambda name: room_of[name] - needs[name])
         fits = needs[limiting] <= room_of[limiting]
-        notes = list(rows.notes)
+        notes = [*rows.notes, *options.unknown(OPTIONS)]
         if serving.slots is None and options.integer("ctx-size") is None:
             notes.append("llama.cpp reserves what it is asked for: slots are as many of this context as fit")
         if not fits:

@@ -31,6 +31,13 @@ _SOURCE = Source("spec", "sglang model_executor/pool_configurator.py", "0.5.23")
 _FRACTION = Source("spec", "sglang server_args.py mem_fraction_static", "0.5.23")
 _TORCH = {"bf16": "torch.bfloat16", "f16": "torch.float16", "f32": "torch.float32", "fp8_e5m2": "torch.float8_e5m2"}
 
+#: Settings that the rule or the split reads.
+OPTIONS = (
+    *("chunked-prefill-size", "cuda-graph-max-bs", "enable-dp-attention", "SGLANG_ENABLE_POST_CAPTURE_KV_SIZING"),
+    *("swa-full-tokens-ratio", "mamba-full-memory-ratio", "max-mamba-cache-size", "disable-radix-cache"),
+    *("max-total-tokens", "SGLANG_PP_LAYER_PARTITION"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class _Pools:
@@ -111,7 +118,7 @@ class SglangRule:
             reserved_bytes=_bytes(least, rank),
             prints=_line(least, rank),
             steps=least.steps,
-            notes=(*rows.notes, *_notes(least, rank, serving, page, rows)),
+            notes=(*rows.notes, *options.unknown(OPTIONS), *_notes(least, rank, serving, page, rows)),
         )
 
 

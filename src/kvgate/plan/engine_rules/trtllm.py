@@ -30,6 +30,9 @@ _SOURCE = Source("spec", "TensorRT-LLM batch_manager/kvCacheManager.cpp, docs kv
 _FREE = Source("spec", "free after loading, as the start log says ('available')", "")
 TIERS = ("host-cache-size", "disk-cache-size")
 
+#: Settings that the rule or the split reads.
+OPTIONS = ("available", "max-tokens", "cold-page-quant", *TIERS)
+
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
@@ -96,7 +99,7 @@ class TrtllmRule:
             reserved_bytes=sum(floor(p.blocks * block * p.token_bytes) for p in found),
             prints=_lines(found, block),
             steps=(*(_step(p, block) for p in found), *tiers),
-            notes=(*rows.notes, *_notes(found, rank, serving, rows, cold=_cold(options))),
+            notes=(*rows.notes, *options.unknown(OPTIONS), *_notes(found, rank, serving, rows, cold=_cold(options))),
         )
 
 

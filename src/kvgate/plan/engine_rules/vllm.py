@@ -25,6 +25,20 @@ from kvgate.plan.terms import Budget, Rank, Reserved, Serving
 
 _SOURCE = Source("spec", "vllm v1/core/kv_cache_utils.py, v1/kv_cache_interface.py", "0.32.0")
 
+#: Settings that the rule or the split reads.
+OPTIONS = (
+    *("kv-cache-memory-bytes", "VLLM_CPU_KVCACHE_SPACE", "num-gpu-blocks-override", "disable-hybrid-kv-cache-manager"),
+    *(
+        "async-scheduling",
+        "max-in-flight-tokens",
+        "enable-prefix-caching",
+        "mamba-cache-mode",
+        "num-speculative-tokens",
+    ),
+    *("VLLM_KV_CACHE_LAYOUT", "VLLM_PP_LAYER_PARTITION", "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"),
+    *("cudagraph-bytes", "enforce-eager", "device", "device-memory"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
@@ -84,7 +98,12 @@ class VllmRule:
             *_steps(pool, blocks),
         )
         return _reserved(
-            pool, rows, options, serving, steps, (*rows.notes, *blocks.notes, *_notes(pool, serving, rows))
+            pool,
+            rows,
+            options,
+            serving,
+            steps,
+            (*rows.notes, *options.unknown(OPTIONS), *blocks.notes, *_notes(pool, serving, rows)),
         )
 
 
@@ -177,7 +196,8 @@ def _reserved(
     else:
         tokens = int(concurrency * serving.context_tokens)
     line = _line(tokens, serving.context_tokens, concurrency, rows, cpu=on_cpu(options))
-    return replace(made, tokens=tokens, sequences=usable // need * serving.dp, prints=line)
+    held = usable // need if serving.slots is None else min(usable // need, serving.slots)
+    return replace(made, tokens=tokens, sequences=held * serving.dp, prints=line)
 
 
 def _line(tokens: int, context: int, concurrency: float, rows: Facts, *, cpu: bool) -> str:
