@@ -13,6 +13,9 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(b|kb|mb|gb|tb|kib|mib|gib|tib|k|m|g|t)?"
 _UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _UNITS |= {"tib": 2**40, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
+#: What the planner itself tells every rule.
+EVERYWHERE = ("device", "device-memory")
+
 
 class Options:
     """Settings by the engine's own flag names; "--no-async-scheduling", "no_async_scheduling" are one name."""
@@ -23,7 +26,7 @@ class Options:
 
     def unknown(self, known: Collection[str]) -> tuple[str, ...]:
         """A note for each setting that no rule of this engine reads."""
-        read = {_name(k) for k in known} | {_name(f"no-{k}") for k in known}
+        read = {_name(k) for k in (*known, *EVERYWHERE)} | {_name(f"no-{k}") for k in known}
         return tuple(
             f"option {k} changes nothing that kvgate knows of {self.engine}" for k in self._given if k not in read
         )
