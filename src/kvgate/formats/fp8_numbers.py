@@ -37,8 +37,9 @@ def encode_fp8(x: Array, spec: FloatSpec, xp: Namespace, overflow: Overflow = "s
     rest += (1 << _DROPPED) - 1
     rest |= bits
     rest >>= _DROPPED
-    # A negative index counts from the end, and that is where the sign bit's half of the table lies.
-    return xp.take(_table(spec, overflow), rest)
+    # A negative index counts from the end, and that is where the sign bit's half of the table lies. numpy would take
+    # each index apart if it were not as wide as a pointer.
+    return _table(spec, overflow)[xp.cast(rest, "i64")]
 
 
 def decode_fp8(codes: Array, spec: FloatSpec, xp: Namespace) -> Array:
@@ -76,10 +77,13 @@ def _torch_dtype(name: str) -> Any:
 
 
 def _by_cast(x: Array, spec: FloatSpec, xp: Namespace, overflow: Overflow, dtype: Any) -> Array:
-    codes = xp.view(x.clamp(-spec.max, spec.max).to(dtype), "u8")
+    kept = x.clamp(-spec.max, spec.max)
+    codes = xp.view(kept.to(dtype), "u8")
     if overflow != "saturate":
         over = overflows(xp.abs(x), spec)
         if xp.any(over):
             codes = xp.where(over, encode_float(x, spec, xp, overflow), codes)
-    nan = xp.isnan(x)
-    return xp.where(nan, float(spec.nan_code or 0), codes) if xp.any(nan) else codes
+    # fnuz formats have one NaN. Elsewhere torch keeps a sign: a sum of clamped values is NaN if any of them is.
+    if spec.specials == "fnuz" or not xp.any(xp.isnan(kept.sum())):
+        return codes
+    return xp.where(xp.isnan(x), float(spec.nan_code or 0), codes)
