@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from low_bit_checks import assert_same_on_torch, over_bound, rows
+from low_bit_checks import assert_same_on_torch, golden, over_bound, rows
 
 import kvgate
 from kvgate.core.errors import UserError
@@ -142,6 +142,26 @@ def test_a_scale_is_amax_over_the_largest_code():
     for bad in (0.0, -1.0, float("inf"), float("nan")):
         with pytest.raises(UserError, match="gives no scale"):
             scales.scale_for(bad, E4M3)
+
+
+@pytest.mark.parametrize("strategy", ["tensor", "attn_head"])
+def test_the_convention_is_that_of_compressed_tensors(strategy):
+    """Its scales are amax / 448 in the shapes that we take, and its codes and values are ours, head by head."""
+    data = golden("compressed_tensors_kv")
+    x, scale = data["x"], data[f"scale_{strategy}"]
+    observed = data[f"amax_{strategy}"].reshape(scale.shape)
+    codec = kvgate.codecs["fp8_e4m3"]
+
+    for amax, found in zip(observed.ravel(), scale.ravel(), strict=True):
+        if amax > 0:
+            assert np.float32(scales.scale_for(float(amax), E4M3)) == found
+        else:
+            assert found == np.finfo(np.float32).eps  # a head of zeros: positive, so that nothing is divided by zero
+    packed = codec.encode(x, scale=scale)
+    np.testing.assert_array_equal(packed, data[f"codes_{strategy}"])
+    np.testing.assert_array_equal(codec.decode(packed, scale=scale), data[f"values_{strategy}"])
+    if strategy == "attn_head":
+        assert (codec.encode(x, scale=np.roll(scale, 1, axis=0)) != packed).mean() > 0.5
 
 
 def test_fnuz_takes_twice_the_scale():

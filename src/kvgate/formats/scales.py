@@ -16,7 +16,7 @@ from kvgate.core.errors import UserError
 from kvgate.formats.numbers import FloatSpec
 from kvgate.formats.spec import KVSide
 
-#: The smallest scale that compressed-tensors writes for a tensor of zeros is the dtype's eps; a zero is never written.
+#: Bad scales that a message names one by one.
 _NAMED = 4
 
 
