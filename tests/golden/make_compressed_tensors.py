@@ -26,6 +26,7 @@ def main(folder: Path) -> None:
     gen = torch.Generator().manual_seed(3)
     # [batch, kv_heads, tokens, head_dim], as the cache keeps it; heads of different sizes, the last one zero.
     x = torch.randn(1, 4, 6, 16, generator=gen) * torch.tensor([0.05, 1.0, 30.0, 0.0]).reshape(1, 4, 1, 1)
+    x = x + 0.0  # compressed-tensors adds a zero point, which makes -0 a 0: no negative zeros here
     data: dict[str, np.ndarray] = {"x": x.numpy()}
     for strategy, axes in (("tensor", (0, 1, 2, 3)), ("attn_head", (0, 2, 3))):
         args = QuantizationArgs(num_bits=8, type="float", strategy=strategy, symmetric=True)
