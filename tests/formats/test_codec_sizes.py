@@ -30,6 +30,7 @@ def test_ggml_layouts_have_ggml_sizes(name):
         ("fp8_e4m3fnuz", 8),
         ("fp8_e5m2", 8),
         ("fp8_e5m2fnuz", 8),
+        ("int8", 8),
         ("int8_per_token_head", 8),
         ("fp8_per_token_head", 8),
         ("int4_per_token_head", 4),
