@@ -26,11 +26,11 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 SPACE_GIB = 1
 
 
-def predicted(folder: Path, recipe: str, log: StartLog, **changed: Any) -> Reserved:
+def predicted(folder: Path, recipe: str, log: StartLog, **changed: str) -> Reserved:
     """What the planner says of this start: the folder's own config, the settings of the log, our rule."""
     geometry = geometry_from_config(read_config(folder / "config.json"), "smollm2", Source("file", "config.json"))
-    options = {"VLLM_CPU_KVCACHE_SPACE": str(SPACE_GIB), "device": "cpu"}
-    serving = settings_of(log).serving(options=options | changed)
+    options = changed or {"VLLM_CPU_KVCACHE_SPACE": str(SPACE_GIB)}
+    serving = settings_of(log).serving(options={"device": "cpu"} | options)
     rule = engine_rule("vllm")
     assert rule is not None
     ranks = tuple(
@@ -62,12 +62,9 @@ def test_capacity_is_predicted_to_the_token(
     starts: Callable[..., Any],
     vllm_python: str,
     smollm2_folder: Path,
-    record_property: Callable[[str, object], None],
 ) -> None:
     """One GiB holds 46,592 tokens in bfloat16 and 93,184 in both FP8 types: printed, and predicted."""
     got = starts(probe, vllm_python, smollm2_folder, kv_cache_dtype=word, space_gib=SPACE_GIB)
-    record_property("seconds", got.seconds)
-    record_property("peak_rss_mib", got.peak_rss_mib)
 
     log = started(got)
     plan = predicted(smollm2_folder, recipe, log)
@@ -138,11 +135,12 @@ def test_a_cache_that_is_too_small_is_read_too(
 
     log = read_log(got.log)
 
+    plan = predicted(smollm2_folder, "bf16", log, **{"kv-cache-memory-bytes": str(bytes_)})
+
     assert "no-room" in {c.id for c in log.contradictions}
-    fits = log.whole("fits_tokens")
-    geometry_tokens = bytes_ // 23_040
-    assert fits is not None
-    assert fits <= geometry_tokens
+    assert plan.tokens is None
+    assert plan.prints in got.log
+    assert f"estimated maximum model length is {log.whole('fits_tokens')}" in plan.prints
 
 
 def test_a_word_that_vllm_does_not_know(probe: ModuleType, vllm_python: str, smollm2_folder: Path) -> None:
