@@ -20,6 +20,7 @@ from kvgate.testing.suite import side
 #: Sizes that keep a check under a minute; a suite that is not here runs its default preset.
 SIZES: Mapping[str, Mapping[str, Any]] = {
     "fidelity": {"preset": "smoke", "pairs": 4},
+    "topk": {"preset": "smoke", "pairs": 4},
     "needle": {"context_tokens": 1024, "pairs": 6},
 }
 

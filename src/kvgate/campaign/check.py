@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kvgate.campaign.arms import BASE, PANEL, SERVING, serving_order
+from kvgate.campaign.arms import BASE, PANEL, SERVING, Role, serving_order
 from kvgate.campaign.capacity import capacity_rows
 from kvgate.campaign.confirm import confirm
 from kvgate.campaign.context import RunContext
@@ -25,7 +25,7 @@ from kvgate.campaign.prepare import Prepared, prepare
 from kvgate.campaign.progress import Meter, Progress
 from kvgate.campaign.serving import ArmSession, outstanding, run_arm
 from kvgate.campaign.spec import CheckSpec
-from kvgate.core.engine import Lane, Missing, Tokens
+from kvgate.core.engine import Available, Lane, Missing, Tokens
 from kvgate.core.errors import EngineError, EngineTimeout, KvgateError, LaneUnavailable, UserError
 from kvgate.core.observation import Case
 from kvgate.core.suite import Suite, SuiteContext
@@ -223,12 +223,9 @@ async def _make_cases(run: RunContext, session: ArmSession) -> None:
         except TimeoutError as e:
             raise EngineTimeout(f"no answer from the tokenizer within {TOKENIZE_TIMEOUT_S} s") from e
 
+    run.suites = {n: s for n, s in run.suites.items() if not _replaced(run, s, lanes)}
     for name, suite in run.suites.items():
-        missing = [
-            f"{lane.value}: {found.reason}"
-            for lane in sorted(suite.needs - {Lane.PANEL})
-            if isinstance(found := lanes.get(lane, Missing("not offered by this engine")), Missing)
-        ]
+        missing = _missing_lanes(suite, lanes)
         if missing:
             run.untested[name] = "; ".join(missing)
             run.cases[name] = {}
@@ -252,6 +249,35 @@ async def _make_cases(run: RunContext, session: ArmSession) -> None:
         run.progress.note(
             f"{name}: {cost.cases} cases; an arm reads {cost.prefill_tokens:,} and writes {cost.decode_tokens:,} tokens"
         )
+
+
+def _replaced(run: RunContext, suite: Suite, lanes: Mapping[Lane, Available | Missing]) -> bool:
+    """Whether a better lane than this suite's is served on every arm, so that it need not be run."""
+    better: Lane | None = getattr(suite, "instead_of", None)
+    if better is None or not isinstance(lanes.get(better), Available):
+        return False
+    # A floor of another build or environment cannot be in the panel, and is there to be seen.
+    apart = any({"build", "env"} & set(a.perturb) for a in run.arms)
+    everywhere = not apart and all(PANEL in a.places for a in run.arms if a.role is not Role.FLOOR)
+    others = any(better in s.needs for s in run.suites.values())
+    return everywhere and others
+
+
+def _missing_lanes(suite: Suite, lanes: Mapping[Lane, Available | Missing]) -> list[str]:
+    """Lanes that a suite needs and this deployment lacks, with the reasons; of `needs_any` one is enough."""
+    absent = Missing("not offered by this engine")
+
+    def reasons(wanted: frozenset[Lane]) -> list[str]:
+        found = [(lane, lanes.get(lane, absent)) for lane in sorted(wanted)]
+        return [f"{lane.value}: {served.reason}" for lane, served in found if isinstance(served, Missing)]
+
+    choice = _needs_any(suite)
+    none_of = reasons(choice)
+    return reasons(suite.needs - {Lane.PANEL}) + (none_of if len(none_of) == len(choice) else [])
+
+
+def _needs_any(suite: Suite) -> frozenset[Lane]:
+    return getattr(suite, "needs_any", frozenset())
 
 
 def _all_cases(suite: Suite, ctx: SuiteContext) -> list[Case]:

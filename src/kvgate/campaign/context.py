@@ -125,6 +125,7 @@ class RunContext:
             arms=tuple(self._arm_facts(a) for a in self.arms),
             broken=tuple((arm, place, reason) for (arm, place), reason in self.broken.items()),
             untested=dict(self.untested),
+            suites=tuple(self.suites),
             options=kept_options(self.spec, self.driver.name),
             longest_case_tokens=max(tokens, default=0),
             capacity=capacity_rows(self.model.geometry, self.arms, self.seen),

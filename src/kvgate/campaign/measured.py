@@ -43,6 +43,7 @@ class Facts(BaseModel):
     Attributes:
         asked: MODEL as the person typed it. model: what it was. arms: base first.
         broken: (arm, place, reason) of what could not be used. untested: suite -> reason.
+        suites: those that took part; one that a better lane replaced is not among them.
         options: the person's own options that a next command must give again.
         longest_case_tokens: 0 where no case states its tokens.
         duration_s: of all legs of the run. written: ISO time, UTC; of several the newest counts.
@@ -59,6 +60,7 @@ class Facts(BaseModel):
     arms: tuple[ArmFacts, ...]
     broken: tuple[tuple[str, str, str], ...]
     untested: Mapping[str, str]
+    suites: tuple[str, ...]
     options: tuple[str, ...]
     longest_case_tokens: int
     capacity: tuple[CapacityRow, ...]
@@ -152,7 +154,8 @@ def measured_of(store: Store, run_id: str) -> Measured:
     facts = stored_facts(store, run_id)
     if facts is None:
         raise UserError(f"run {run_id} has not come to a judgement yet", fix="run the same kvgate check again")
-    wanted = store.find_run(run_id).manifest.get("suites", {})
+    listed = store.find_run(run_id).manifest.get("suites", {})
+    wanted = {name: details for name, details in listed.items() if name in facts.suites}
     known = registry.discover("suite")
     for name, details in wanted.items():
         if name not in known:

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kvgate.core.deployment import Deployment, Engaged, Expected
 from kvgate.core.geometry import ModelFiles
@@ -151,6 +151,16 @@ class TokenLogprobs:
     top: tuple[tuple[str, float], ...] = ()
 
 
+class TopKRow(NamedTuple):
+    """What a server tells of one position's distribution: ids and log-probabilities (nat), most likely first.
+
+    `ids` and `logprobs` may hold more than was asked for: some servers add the text's own next token.
+    """
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Generated:
     """One answer.
@@ -190,6 +200,18 @@ class Session(Protocol):
         ...
 
     async def generate(self, request: Generate) -> Generated: ...
+
+    async def score(self, ids: Sequence[int], *, start: int, lane: Lane, k: int) -> Sequence[TopKRow]:
+        """The top of the distribution of each token of a given text, from token `start` (at least 1) to the last.
+
+        Args:
+            lane: PREFILL_TOPK (all positions of one prompt) or FORCED_DECODE (one step a position).
+            k: entries a position; a server may give fewer.
+
+        Raises:
+            BadAnswer: the server gives no such thing, or other rows than were asked for.
+        """
+        ...
 
     async def metrics(self) -> str:
         """The server's metrics page as text."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 from kvgate.engines import _fake_tokens as tokens
@@ -18,9 +19,29 @@ class TopRow(NamedTuple):
     top: tuple[tuple[int, float], ...]
 
 
-def top_rows(script: FakeScript, digest: str, ids: Sequence[int], k: int) -> list[TopRow]:
-    """A row per generated token. The mass falls off geometrically, so a list of k sums to less than 1."""
-    return [_faulty(script, _row(script, digest, ids, at, k)) for at in range(len(ids))]
+def top_rows(
+    script: FakeScript, digest: str, ids: Sequence[int], k: int, noise: tuple[int, int] = (0, 0)
+) -> list[TopRow]:
+    """A row per generated token. The mass falls off geometrically, so a list of k sums to less than 1.
+
+    Args:
+        noise: the server's noise seed and the request's number; they draw what `top_sd` asks for.
+    """
+    rows = [_row(script, digest, ids, at, k) for at in range(len(ids))]
+    if script.top_sd:
+        rows = [_noisy(script.top_sd, row, (*noise, at)) for at, row in enumerate(rows)]
+    return [_faulty(script, row) for row in rows]
+
+
+def _noisy(sd: float, row: TopRow, key: tuple[int, ...]) -> TopRow:
+    """Normal noise on every listed logit and on the one that stands for the rest."""
+    values = [x for _, x in row.top]
+    rest = max(1 - math.fsum(map(math.exp, values)), 1e-6)
+    draws = [NormalDist().inv_cdf(min(max(unit("top", *key, i), 1e-9), 1 - 1e-9)) for i in range(len(values) + 1)]
+    moved = [x + sd * z for x, z in zip([*values, math.log(rest)], draws, strict=True)]
+    total = math.log(math.fsum(map(math.exp, moved)))
+    pairs = sorted(((i, x - total) for (i, _), x in zip(row.top, moved, strict=False)), key=lambda p: -p[1])
+    return TopRow(row.token_id, dict(pairs).get(row.token_id, row.logprob), tuple(pairs))
 
 
 def _row(script: FakeScript, digest: str, ids: Sequence[int], at: int, k: int) -> TopRow:

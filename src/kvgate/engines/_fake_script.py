@@ -88,6 +88,7 @@ class FakeScript(BaseModel):
         noise_tail: Pareto index of how many words a disturbance changes (small is heavy). noise_drift: relative growth
             of the rate per 100 requests.
 
+        top_sd: standard deviation on the logits of a top list, drawn anew by each server process.
         logit_sd: standard deviation on every logit of a panel arm; None takes `NOISE_SD` of its codecs.
         ubatch_sd: the same, added (in squares) to arms with `ubatch_tokens` under 64: a floor that is not zero.
         logit_clustered: log-normal sigma of the sd between texts. logit_heavy: share of positions with ten times it.
@@ -150,6 +151,7 @@ class FakeScript(BaseModel):
     noise_tail: float = Field(2.0, ge=0.1)
     noise_drift: float = Field(0.0, ge=0)
 
+    top_sd: float = Field(0.0, ge=0)
     logit_sd: float | None = Field(None, ge=0)
     ubatch_sd: float = Field(0.02, ge=0)
     logit_clustered: float = Field(0.0, ge=0)

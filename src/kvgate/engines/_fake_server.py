@@ -186,7 +186,13 @@ class FakeServer:
         given = disturbed(script, self.noise_seed, number, broken(script, asked, given))
         rows = None
         if wish.wants_logprobs and script.logprobs != "missing":
-            rows = top_rows(script, asked.digest, tokens.encode(given.spoken)[: wish.max_tokens], wish.top_k)
+            rows = top_rows(
+                script,
+                asked.digest,
+                tokens.encode(given.spoken)[: wish.max_tokens],
+                wish.top_k,
+                (self.noise_seed, number),
+            )
         reply = make_reply(given, n_prompt, wish.max_tokens, rows)
         return replace(
             reply,

@@ -17,7 +17,7 @@ from typing import NoReturn
 from kvgate.core.deployment import Expected
 from kvgate.core.engine import Launch, Request, Settings
 from kvgate.core.errors import UserError
-from kvgate.core.geometry import ModelGeometry
+from kvgate.core.geometry import LayerGeometry, ModelGeometry
 from kvgate.core.recipe import Recipe, Side
 from kvgate.enginefacts.facts import load
 from kvgate.engines._llama_rotation import DISABLE, PLAIN_CODECS, is_forced, rotations
@@ -147,11 +147,16 @@ def _refuse_options(recipe: Recipe, given: str) -> None:
             raise UserError(f"KV recipe {given!r}: more than one transform on {side}", fix="write one of them")
 
 
+def _cached(geometry: ModelGeometry) -> list[LayerGeometry]:
+    """Layers with rows of K and V; a recurrent layer keeps only a state."""
+    return [layer for layer in geometry.layers if layer.kv_heads > 0]
+
+
 def _codec(side: Side, geometry: ModelGeometry, given: str, which: str) -> str:
     """The canonical codec id of one side, or a UserError that says why not."""
     refused = load(ENGINE).refusal_of(side.codec)
     if refused is not None:
-        dims = sorted({layer.k_dim if which == "k" else layer.v_dim for layer in geometry.layers})
+        dims = sorted({layer.k_dim if which == "k" else layer.v_dim for layer in _cached(geometry)})
         misfits = [d for d in dims if refused.block and d % refused.block]
         why = refused.why
         if misfits:
@@ -169,7 +174,7 @@ def _codec(side: Side, geometry: ModelGeometry, given: str, which: str) -> str:
 
 def _refuse_block(name: str, geometry: ModelGeometry, given: str) -> NoReturn:
     block = codec(name).block
-    dim = next(d for layer in geometry.layers for d in (layer.k_dim, layer.v_dim) if d % block)
+    dim = next(d for layer in _cached(geometry) for d in (layer.k_dim, layer.v_dim) if d % block)
     raise UserError(
         f"KV recipe {given!r}: {name} stores blocks of {block} elements, and this model's head_dim {dim} is not a "
         f"multiple of {block}",
@@ -179,7 +184,7 @@ def _refuse_block(name: str, geometry: ModelGeometry, given: str) -> NoReturn:
 
 def _fitting(geometry: ModelGeometry) -> list[str]:
     """Codecs of this engine whose block divides every head of the model."""
-    dims = {d for layer in geometry.layers for d in (layer.k_dim, layer.v_dim)}
+    dims = {d for layer in _cached(geometry) for d in (layer.k_dim, layer.v_dim)}
     return [c for c in storable_codecs(ENGINE) if not any(d % codec(c).block for d in dims)]
 
 
@@ -191,7 +196,7 @@ def _refuse_hadamard(geometry: ModelGeometry, name: str, side: str, given: str, 
     elif name in PLAIN_CODECS:
         why, fix = f"{name} is never rotated", f"write {name}"
     else:
-        dims = sorted({layer.k_dim if side == "k" else layer.v_dim for layer in geometry.layers})
+        dims = sorted({layer.k_dim if side == "k" else layer.v_dim for layer in _cached(geometry)})
         why = (
             f"it rotates {side.upper()} only where 64 divides the head size, which is {', '.join(map(str, dims))} here"
         )
@@ -254,8 +259,13 @@ def _check_settings(geometry: ModelGeometry, settings: Settings) -> None:
             f"({geometry.context_tokens})",
             fix=f"give at most --context {geometry.context_tokens}",
         )
-    if not geometry.layers:
+    if not _cached(geometry):
         raise UserError(f"{geometry.name} keeps no KV cache", fix="there is nothing to store in another type")
+    if any(layer.index_bytes_per_token for layer in geometry.layers):
+        raise UserError(
+            f"{geometry.name} keeps an indexer's cache beside K and V, whose size on llama.cpp has no verified rule",
+            fix="check it on another engine",
+        )
     for name, value in settings.env.items():
         if not _ENV_NAME.fullmatch(name) or "\0" in value:
             raise UserError(f"environment variable {name!r} cannot be set", fix="write env.NAME=VALUE")

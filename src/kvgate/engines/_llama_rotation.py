@@ -46,8 +46,9 @@ def rotations(
     geometry: ModelGeometry, k_codec: str, v_codec: str, *, disabled: bool = False
 ) -> tuple[tuple[str, int, int], ...]:
     """(kind, k, v) of each cache that the engine will create, in its order."""
-    full = [layer for layer in geometry.layers if layer.window_tokens is None]
-    sliding = [layer for layer in geometry.layers if layer.window_tokens is not None]
+    cached = [layer for layer in geometry.layers if layer.kv_heads > 0]  # a recurrent layer keeps no rows to rotate
+    full = [layer for layer in cached if layer.window_tokens is None]
+    sliding = [layer for layer in cached if layer.window_tokens is not None]
     return tuple(
         (kind, *rotation_of_part(layers, k_codec, v_codec, disabled=disabled))
         for kind, layers in (("full_attention", full), ("sliding_window", sliding))

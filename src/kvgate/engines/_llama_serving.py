@@ -65,10 +65,7 @@ class LlamaCppSession(OpenAISession):
     async def lanes(self) -> Mapping[Lane, Available | Missing]:
         """Asked with tiny requests, but for what no build has."""
         found = dict(await super().lanes())
-        found[Lane.PREFILL_TOPK] = Missing("llama.cpp's server gives no logprobs of prompt tokens")
         found[Lane.DECODE_TOPK] = await self._probe_native_topk()
-        # Forcing is decoding one token after a prompt of ids, again and again: the same request.
-        found[Lane.FORCED_DECODE] = found[Lane.DECODE_TOPK]
         found[Lane.PANEL] = self._panel()
         return {lane: found[lane] for lane in Lane}
 

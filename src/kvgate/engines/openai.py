@@ -25,8 +25,10 @@ from kvgate.core.engine import (
     Request,
     Session,
     Tokens,
+    TopKRow,
 )
 from kvgate.core.errors import BadAnswer, LaneUnavailable, UserError
+from kvgate.engines import _topk
 from kvgate.engines._attached import describe, hold_against
 from kvgate.engines._http import MAX_BODY_BYTES, HttpClient, Reply
 from kvgate.engines._kvlog import LogFacts, read_log
@@ -36,6 +38,8 @@ from kvgate.engines._sse import SseParser
 
 #: Asked of a server to see what it grants; most have a cap of 20.
 _TOP_K_TRIES = (20, 5, 1)
+#: Asked first where a whole text is scored: the more, the closer the bound.
+_TOP_K_SCORES = (256, 64)
 _NOT_HERE = (404, 405, 501)
 
 
@@ -159,12 +163,55 @@ class OpenAISession:
             Lane.COMPLETE: await self._probe(lambda: self.generate(Generate(prompt="Hello", max_tokens=2))),
             Lane.TOKENIZE: await self._probe(lambda: self._tokenize("Hello")),
             Lane.METRICS: await self._probe(self.metrics),
-            Lane.PREFILL_TOPK: Missing("logprobs of prompt tokens are not asked over HTTP yet"),
-            Lane.FORCED_DECODE: Missing("forced continuations are not asked over HTTP yet"),
             Lane.PANEL: Missing("no panel over HTTP: a server keeps its logits"),
         }
         found[Lane.DECODE_TOPK] = await self._probe_topk(hello, found)
+        for lane in (Lane.PREFILL_TOPK, Lane.FORCED_DECODE):
+            found[lane] = await self._probe_score(lane, found[Lane.TOKENIZE])
         return {lane: found[lane] for lane in Lane}
+
+    async def _probe_score(self, lane: Lane, tokens: Available | Missing) -> Available | Missing:
+        """Score a text of a few tokens; the answer's length is what the server grants."""
+        if isinstance(tokens, Missing):
+            return Missing(f"no tokenizer: {tokens.reason}")
+        ids = (await self.tokenize("Hello there, how are you?")).ids
+        reason = ""
+        for k in (*_TOP_K_SCORES, *_TOP_K_TRIES):
+            try:
+                rows = await self.score(ids, start=len(ids) - 1, lane=lane, k=k)
+            except BadAnswer as e:
+                reason = str(e)
+                continue
+            return Available({"top_k": min(k, min(len(r.ids) for r in rows))})
+        return Missing(reason)
+
+    async def score(self, ids: Sequence[int], *, start: int, lane: Lane, k: int) -> Sequence[TopKRow]:
+        """Tops of a given text; see `_topk` for which server gives them how.
+
+        Raises:
+            BadAnswer: this server does not, or gave something else.
+            ValueError: `start` outside the text, or a lane that is none of scoring (a programming error).
+        """
+        if not 1 <= start < len(ids):
+            raise ValueError(f"start {start} in a text of {len(ids)} tokens")
+        if lane is Lane.FORCED_DECODE:
+            if not await self._has_native():
+                raise BadAnswer("this server has no /completion that goes on token by token", kind="not_here")
+            steps = range(start, len(ids))
+            return [_topk.native_row(await self.post_json("/completion", _topk.native_body(ids[:i], k))) for i in steps]
+        if lane is not Lane.PREFILL_TOPK:
+            raise ValueError(f"{lane} is no lane of scoring")
+        if await self._has_native():
+            raise BadAnswer("llama.cpp's server gives no logprobs of prompt tokens", kind="not_here")
+        body = _topk.vllm_body(await self.model_name(), ids, k)
+        try:
+            return _topk.vllm_rows(await self.post_json("/v1/completions", body), ids, start)
+        except BadAnswer as first:
+            try:
+                answer = await self.post_json("/generate", _topk.sglang_body(ids, start, k))
+            except BadAnswer:
+                raise first from None
+            return _topk.sglang_rows(answer, ids, start)
 
     async def _probe(self, ask: Callable[[], Any]) -> Available | Missing:
         try:

@@ -14,7 +14,7 @@ from kvgate.core.errors import UserError
 from kvgate.core.metric import parse_metric
 from kvgate.core.observation import content_digest
 from kvgate.core.registry import discover
-from kvgate.gate.rule import RuleSpec
+from kvgate.gate.rule import RuleSpec, alternatives
 
 SCHEMA = "kvgate.policy/1"
 ROLES = ("decide", "guard")
@@ -40,7 +40,8 @@ class Floor(BaseModel):
     @classmethod
     def _metrics(cls, value: Mapping[str, float]) -> Mapping[str, float]:
         for metric in value:
-            parse_metric(metric)
+            for one in alternatives(metric):
+                parse_metric(one)
         return value
 
 

@@ -18,6 +18,11 @@ from kvgate.core.suite import Summary
 from kvgate.core.verdict import CandidateEvidence, Finding, Status
 
 
+def alternatives(name: str) -> tuple[str, ...]:
+    """ "a.b|c.d" -> ("a.b", "c.d"): the first that was measured counts."""
+    return tuple(name.split("|"))
+
+
 class RuleParams(BaseModel):
     """Base of every rule's Params: unknown keys and non-finite numbers are refused."""
 
@@ -25,7 +30,10 @@ class RuleParams(BaseModel):
 
 
 class MetricParams(RuleParams):
-    """Params of a rule that reads metrics: `metric = "a.b"` or `metrics = ["a.b", "a.c"]`."""
+    """Params of a rule that reads metrics: `metric = "a.b"` or `metrics = ["a.b", "a.c"]`.
+
+    "a.b|c.d" reads the first of them that was measured.
+    """
 
     metrics: tuple[str, ...]
 
@@ -44,7 +52,8 @@ class MetricParams(RuleParams):
         if not self.metrics:
             raise ValueError("metrics is empty")
         for metric in self.metrics:
-            parse_metric(metric)
+            for one in alternatives(metric):
+                parse_metric(one)
         return self
 
 
@@ -112,24 +121,27 @@ class BaseRule:
 
 
 class Found(NamedTuple):
-    """A metric and the suite that measured it."""
+    """A metric, the suite that measured it, and its name: of alternatives, the one that was found."""
 
     suite: str
     summary: Summary
     measure: Measure
+    metric: str
 
 
 def find(spec: RuleSpec, evidence: CandidateEvidence, metric: str, *, excess: bool = False) -> Found | None:
     """The metric in the summaries, restricted to `spec.suite` where the policy names one."""
-    for suite, summary in _summaries(spec, evidence):
-        held: Mapping[str, Measure] = summary.excess if excess else summary.metrics
-        if metric in held:
-            return Found(suite, summary, held[metric])
+    for one in alternatives(metric):
+        for suite, summary in _summaries(spec, evidence):
+            held: Mapping[str, Measure] = summary.excess if excess else summary.metrics
+            if one in held:
+                return Found(suite, summary, held[one], one)
     return None
 
 
 def untested(spec: RuleSpec, evidence: CandidateEvidence, metric: str, why: str = "") -> Finding:
     """The finding for a metric that is not there, with the reason the campaign gave."""
+    metric = alternatives(metric)[0]
     lane = metric.partition(".")[0]
     reasons = [why] if why else []
     for place in dict.fromkeys((spec.suite or lane, lane, *_lanes_of(lane))):

@@ -20,7 +20,7 @@ from kvgate.core.units import number_text
 from kvgate.core.verdict import CandidateEvidence, Decision, Finding, Status, Verdict
 from kvgate.gate.ladder import next_step
 from kvgate.gate.policy import Policy
-from kvgate.gate.rule import RuleSpec, Setting
+from kvgate.gate.rule import RuleSpec, Setting, alternatives
 from kvgate.stats.multiplicity import holm_adjusted
 
 #: `use` of findings that every policy gets.
@@ -113,11 +113,14 @@ def _floor(evidence: CandidateEvidence, policy: Policy) -> Iterator[Finding]:
 
 def _floor_limit(evidence: CandidateEvidence, metric: str, limit: float) -> Finding:
     seen: list[tuple[float, str, Estimate]] = []
+    measured = {m for summary in evidence.summaries.values() for arm in summary.floor.values() for m in arm}
+    chosen = next((m for m in alternatives(metric) if m in measured), alternatives(metric)[0])
     for summary in evidence.summaries.values():
         for arm, metrics in summary.floor.items():
-            e = metrics.get(metric)
+            e = metrics.get(chosen)
             if isinstance(e, Estimate) and e.value is not None:
                 seen.append((e.value, arm, e))
+    metric = chosen
     if not seen:
         message = f"no floor arm measured {metric}, so the base's own noise is not known"
         return Finding("floor", BUILT_IN, "decide", Status.UNTESTED, message, metric=metric, threshold=limit)

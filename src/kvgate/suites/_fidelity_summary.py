@@ -142,16 +142,30 @@ class _Report:
     floor: dict[ArmId, dict[MetricId, Measure]] = field(default_factory=dict)
     untested: list[str] = field(default_factory=list)
     blind_spots: list[str] = field(default_factory=list)
+    statistics: Sequence[Statistic] = STATISTICS
+    prefix: str = ""
 
 
-def summarise(paired: PairedRecords) -> Summary:
+def summarise(
+    paired: PairedRecords,
+    *,
+    statistics: Sequence[Statistic] = STATISTICS,
+    estimator: str = FULL_VOCABULARY,
+    prefix: str = "",
+) -> Summary:
     """All metrics of one candidate, of each floor arm, and the excess.
 
+    Args:
+        estimator: how the positions were compared; others are refused. prefix: put before the names of the lanes, so
+            that numbers of two estimators never share a name.
+
     Raises:
-        ValueError: positions of another estimator than the whole vocabulary.
+        ValueError: positions of another estimator.
     """
     records, candidate = paired.records, paired.candidate
-    report = _Report()
+    if any(b.estimator != estimator for b in records.positions):
+        raise ValueError(f"positions of another estimator than {estimator!r} cannot be mixed with it")
+    report = _Report(statistics=statistics, prefix=prefix)
     for case in records.cases.values():
         report.untested += [f"not run: {reason}" for reason in case.body.get("skipped", ())]
     floors = [f for f in records.floors if f != candidate]
@@ -248,8 +262,6 @@ def _by_case(records: Records, lane: Pass, arm: ArmId) -> dict[Key, _Span]:
     for b in records.positions:
         if b.arm != arm or b.lane != lane.value:
             continue
-        if b.estimator != FULL_VOCABULARY:
-            raise ValueError(f"fidelity cannot mix estimator {b.estimator!r} with {FULL_VOCABULARY!r}")
         blocks.setdefault((b.case_id, b.repeat), []).append(b)
     out = {}
     for key in sorted(blocks, key=lambda k: (records.cases[k[0]].cluster, k)):
@@ -261,10 +273,10 @@ def _by_case(records: Records, lane: Pass, arm: ArmId) -> dict[Key, _Span]:
 def _lane(report: _Report, data: LanePositions, candidate: ArmId) -> None:
     floors = [a for a in data.arms if a != candidate]
     for labels, rows in _groups(data):
-        for stat in STATISTICS:
+        for stat in report.statistics:
             if labels and not stat.labelled:
                 continue
-            metric = metric_id(f"{data.lane.value}.{stat.name}", **labels)
+            metric = metric_id(f"{report.prefix}{data.lane.value}.{stat.name}", **labels)
             measured = {arm: _measure(stat, data, arm, rows) for arm in data.arms}
             report.metrics[metric] = _estimate(stat, measured[candidate])
             for arm in floors:
@@ -349,7 +361,7 @@ def _excess(stat: Statistic, m: Measured, floors: Sequence[Measured]) -> Estimat
 
 def _maxima(report: _Report, data: LanePositions, candidate: ArmId, floors: Sequence[ArmId]) -> None:
     """The largest KL, without an interval: no resample can hold a larger one than the data."""
-    metric = metric_id(f"{data.lane.value}.kl_max")
+    metric = metric_id(f"{report.prefix}{data.lane.value}.kl_max")
     top = {arm: float(rows["kl"].max()) for arm, rows in data.arms.items()}
 
     def bare(value: float) -> Estimate:

@@ -6,15 +6,17 @@ never judged by its raw distance where the policy asks for the excess: without a
 
 from __future__ import annotations
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from kvgate.core.estimate import Estimate
+from kvgate.core.metric import metric_id
 from kvgate.core.suite import Summary
 from kvgate.core.units import number_text
 from kvgate.core.verdict import CandidateEvidence, Finding, Status
 from kvgate.gate.rule import (
     BaseRule,
     Example,
+    Found,
     MetricParams,
     RuleSpec,
     Setting,
@@ -32,6 +34,8 @@ class Params(MetricParams):
 
     excess_max: float | None = None
     max: float | None = None
+    #: A divergence between tops of distributions is a lower bound: it only passes where they cover so much of the base.
+    covered_min: float = Field(default=0.98, gt=0.0, le=1.0)
 
     @model_validator(mode="after")
     def _one_limit(self) -> Params:
@@ -80,6 +84,7 @@ class Ceiling(BaseRule):
         if found is None:
             seen = params.on_excess and find(spec, evidence, metric) is not None
             return untested(spec, evidence, metric, "its excess over a floor is not known" if seen else "")
+        metric = found.metric
         e = expect_estimate(spec, metric, found.measure)
         if isinstance(e, Finding):
             return e
@@ -98,6 +103,16 @@ class Ceiling(BaseRule):
                 decide_why="a quieter base would decide",
                 blind_spot=blind_spot(spec, found.summary),
             )
+        if status is Status.PASS and (thin := _too_thin(found, params.covered_min)):
+            return spec.finding(
+                Status.INCONCLUSIVE,
+                f"{metric} {why}, but {thin}",
+                metric=metric,
+                observed=e,
+                threshold=params.limit,
+                decide_why="longer tops would decide, or a panel, which sees the whole vocabulary",
+                blind_spot=blind_spot(spec, found.summary),
+            )
         if status is Status.INCONCLUSIVE:
             n, decide_why = clusters_to_decide(e, params.limit, alpha=setting.alpha)
         return spec.finding(
@@ -110,6 +125,17 @@ class Ceiling(BaseRule):
             decide_why=decide_why,
             blind_spot=blind_spot(spec, found.summary),
         )
+
+
+def _too_thin(found: Found, covered_min: float) -> str:
+    """Why a lower bound says too little; "" for a divergence over the whole vocabulary, or tops that cover enough."""
+    covered = found.summary.metrics.get(metric_id(f"{found.metric.partition('.')[0]}.covered"))
+    if not isinstance(covered, Estimate):
+        return ""
+    if covered.value is not None and covered.value >= covered_min:
+        return ""
+    seen = "an unknown share" if covered.value is None else f"{covered.value:.3f}"
+    return f"the tops cover {seen} of the base's mass, under {covered_min:g}: it is only a lower bound"
 
 
 def _loudest_floor(summary: Summary, metric: str) -> float | None:

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from kvgate.core.suite import Summary
 from kvgate.core.verdict import CandidateEvidence, Finding, Status
-from kvgate.gate.rule import BaseRule, Example, RuleParams, RuleSpec, Setting
+from kvgate.gate.rule import BaseRule, Example, RuleParams, RuleSpec, Setting, alternatives
 
 _LINE = re.compile(r"\b(\d+) of (\d+) answers\b")
 #: Lines quoted in a finding.
@@ -22,7 +22,7 @@ _QUOTED = 3
 
 
 class Params(RuleParams):
-    """`suites` that must have run; `max_error_share` of their answers may be engine failures."""
+    """`suites` that must have run ("a|b": one of them); `max_error_share` of their answers may be engine failures."""
 
     suites: tuple[str, ...] = Field(min_length=1)
     max_error_share: float = Field(default=0.0, ge=0.0, lt=1.0)
@@ -72,9 +72,12 @@ class Coverage(BaseRule):
         return tuple(self._one(spec, evidence, suite) for suite in spec.params.suites)
 
     def _one(self, spec: RuleSpec, evidence: CandidateEvidence, suite: str) -> Finding:
-        if suite not in evidence.summaries:
+        ran = [s for s in alternatives(suite) if s in evidence.summaries]
+        if not ran:
+            suite = alternatives(suite)[0]
             reason = evidence.untested.get(suite, "no result")
             return spec.finding(Status.UNTESTED, f"{suite} did not run: {reason}")
+        suite = ran[0]
         lines = evidence.errors.get(suite, ())
         share, allowed = error_share(lines), spec.params.max_error_share
         if share is None:
