@@ -29,6 +29,7 @@ WINDOWS = _layers(
     )
 )
 PLAIN = model((6, 2, 64, 64, None))
+LATENT = model((4, 1, 576, 0, None))
 #: Gated DeltaNet: 2 K and 4 V heads of 64, a convolution of 4; every fourth of 8 layers full.
 _DELTA = (StatePart("conv", 512 * 3, "native", 2), StatePart("ssm", 4 * 64 * 64, "f32", 4))
 DELTA_NET = _layers(
@@ -53,7 +54,10 @@ SEEN = [
     # --kv-cache-dtype-skip-layers 0 1
     (PLAIN, "fp8_e4m3/keep=L0-1", 4096, 524_288, "128.00"),
     (DELTA_NET, "native", 4096, 762_600, "186.18"),
+    (DELTA_NET, "fp8_e4m3", 4096, 1_315_779, "321.24"),
     (BOTH, "native", 4096, 441_505, "107.79"),
+    # The CPU's MLA kernel takes blocks of 16 only.
+    (LATENT, "native", 4096, 233_008, "56.89"),
 ]
 
 
@@ -74,7 +78,7 @@ def _line(geometry, recipe, context_tokens):
 @pytest.mark.parametrize(
     ("geometry", "recipe", "context_tokens", "tokens", "concurrency"),
     SEEN,
-    ids=["windows", "windows fp8", "kept layers", "delta net", "mamba2"],
+    ids=["windows", "windows fp8", "kept layers", "delta net", "delta net fp8", "mamba2", "mla"],
 )
 def test_the_line_that_was_seen(geometry, recipe, context_tokens, tokens, concurrency):
     """Windows with padding layers, kept layers, states padded to attention's page: every digit."""
