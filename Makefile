@@ -1,11 +1,13 @@
-# Four verbs: demo, check, test, test-kill. Everything happens in .venv; nothing is installed outside it, except that
-# `make test` asks the system's package manager for Chromium (said before it does) when none is there.
+# Everything happens in .venv, and vLLM's part in .vllm; nothing is installed outside them, except that `make test` asks
+# the system's package manager for Chromium and PostgreSQL (said before it does) when they are missing.
 PYTHON ?= python3
 VENV   ?= .venv
 PY      = $(VENV)/bin/python
 PIP     = $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo check test test-kill docs clean
+VLLM   ?= .vllm
+
+.PHONY: demo check test test-kill vllm-env test-vllm docs clean
 
 demo: $(VENV)/.demo
 	@$(PY) scripts/demo.py
@@ -17,10 +19,16 @@ check: $(VENV)/.dev
 
 test: $(VENV)/.dev
 	@scripts/need-packages.sh
-	$(PY) -m pytest -m "not kill_long"
+	$(PY) -m pytest -m "not kill_long and not vllm"
 
 test-kill: $(VENV)/.dev
 	$(PY) -m pytest -m "kill or kill_long" -v
+
+vllm-env:
+	@PYTHON="$(PYTHON)" scripts/vllm-env.sh $(VLLM)
+
+test-vllm: $(VENV)/.dev vllm-env
+	KVGATE_VLLM_PYTHON="$(abspath $(VLLM))/bin/python" $(PY) -m pytest -m vllm
 
 docs: $(VENV)/.dev
 	$(PY) -m kvgate.cli.pages docs
@@ -39,4 +47,4 @@ $(VENV)/.dev: $(VENV)/.demo
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM) build .pytest_cache .mypy_cache .ruff_cache

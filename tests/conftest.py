@@ -16,6 +16,14 @@ settings.register_profile("kvgate", deadline=None)
 settings.load_profile("kvgate")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _offline() -> Iterator[None]:
+    """No test asks a model hub."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KVGATE_OFFLINE", "1")
+        yield
+
+
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
     """The demo model's GGUF file, by its exact package version, from kvgate's own cache."""
