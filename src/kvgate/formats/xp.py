@@ -218,9 +218,13 @@ class Namespace(ABC):
         """float32 [..., k] -> uint8 [..., 2k], little-endian float16."""
         return self.view(self.contiguous(self.to_f16(x)), "u8")
 
+    def lines(self, a: Array) -> Array:
+        """`a` so that its last axis can be viewed as another kind; copied where that is needed."""
+        return self.contiguous(a)
+
     def f16_bytes(self, packed: Array) -> Array:
         """uint8 [..., 2k] -> float32 [..., k]."""
-        return self.from_f16(self.view(self.contiguous(packed), "i16"))
+        return self.from_f16(self.view(self.lines(packed), "i16"))
 
     def power_below(self, x: Array) -> Array:
         """The largest power of two not above |x|; 0 for zero and subnormals, infinity for infinity and NaN."""
@@ -275,7 +279,7 @@ class Namespace(ABC):
 
     def f32_bytes(self, packed: Array) -> Array:
         """uint8 [..., 4k] -> float32 [..., k]."""
-        return self.view(self.contiguous(packed), "f32")
+        return self.view(self.lines(packed), "f32")
 
     def exponent(self, x: Array) -> Array:
         """floor(log2 |x|) as i32 for normal float32; -127 for zero and subnormals, 128 for infinity and NaN."""
@@ -350,6 +354,10 @@ class _Numpy(Namespace):
 
     def contiguous(self, a: Array) -> Array:
         return self.np.ascontiguousarray(a)
+
+    def lines(self, a: Array) -> Array:
+        # numpy views a strided array if only its last axis is contiguous: a slice of columns needs no copy.
+        return a if a.ndim and a.strides[-1] == a.itemsize else self.contiguous(a)
 
     def concat(self, parts: Sequence[Array]) -> Array:
         return self.np.concatenate(parts, axis=-1)
