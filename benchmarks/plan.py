@@ -63,9 +63,17 @@ def filled(config: dict[str, Any]) -> dict[str, Any]:
     words = "".join(w.capitalize() for w in kind.split("_"))
     whole.setdefault("architectures", [f"{words}For{'ConditionalGeneration' if text else 'CausalLM'}"])
     if isinstance(text, dict):
-        named = {"model_type": TEXT_TYPES[kind]} if kind in TEXT_TYPES else {}
+        named: dict[str, Any] = {"model_type": TEXT_TYPES[kind]} if kind in TEXT_TYPES else {}
+        if kind == "gemma4" and "layer_types" not in text:
+            named["layer_types"] = gemma4_layer_types(text["num_hidden_layers"])
         whole["text_config"] = named | with_hidden_size(text)
     return with_hidden_size(whole)
+
+
+def gemma4_layer_types(layers: int) -> list[str]:
+    """What the files of Gemma 4 E2B (35 layers) and E4B (42) spell out: every fifth or sixth layer is full."""
+    period = 5 if layers == 35 else 6
+    return ["full_attention" if (i + 1) % period == 0 else "sliding_attention" for i in range(layers)]
 
 
 def with_hidden_size(keys: dict[str, Any]) -> dict[str, Any]:
@@ -182,7 +190,9 @@ def counts(ratios: list[float | str]) -> dict[str, Any]:
 def shown(ratio: float | str) -> str:
     if isinstance(ratio, str):
         return "refused"
-    return "1.00" if abs(ratio - 1) <= SAME else f"{ratio:.4g}" if abs(ratio - 1) < 0.005 else f"{ratio:.2f}"
+    if abs(ratio - 1) <= SAME:
+        return "1.00"
+    return f"{ratio:.5f}" if abs(ratio - 1) < 0.005 else f"{ratio:.2f}"
 
 
 def table(result: dict[str, Any]) -> str:
