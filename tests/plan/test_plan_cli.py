@@ -15,6 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvgate.cli.main import main
+from kvgate.core.geometry import LayerGeometry, ModelGeometry
+from kvgate.core.source import Source
+from kvgate.plan.spelled import recipe_of
 
 EXAMPLES = Path(__file__).parent / "data" / "worked_examples.md"
 LOGS = Path(__file__).parent / "logs"
@@ -144,6 +147,44 @@ def test_auto_follows_the_checkpoint(capsys: pytest.CaptureFixture[str]) -> None
     assert [r["recipe"] for r in d["recipes"]] == ["native", "fp8_e4m3", "bf16"]
 
 
+def test_auto_of_a_checkpoint_with_a_scheme() -> None:
+    """A checkpoint that asks for an FP8 cache gets it from `auto`."""
+    layer = LayerGeometry(0, "full_attention", 8, 128, 128)
+    source = Source("spec", "made for this test")
+    scheme = ModelGeometry("toy", "toy", (layer,), 4096, 1000, source, kv_scheme="fp8_e4m3")
+
+    assert str(recipe_of("auto", engine="vllm", geometry=scheme)) == "fp8_e4m3"
+    assert str(recipe_of("nvfp4", engine="llama_cpp", geometry=scheme)) == "ggml_nvfp4"
+    assert str(recipe_of("turboquant_4bit_nc", engine="vllm", geometry=scheme)) == "turboquant_4bit_nc"
+
+
+@pytest.mark.parametrize(
+    ("engine", "recipe", "says"),
+    [
+        ("vllm", "q8_0", "vllm does not store q8_0; allowed: bf16"),
+        ("vllm", "k=fp8_e4m3,v=bf16", "one cache type for K and V"),
+        ("vllm", "fp8_e4m3/residual=128", "keeps no tokens native"),
+        ("vllm", "fp8_e4m3/keep=full_attention", "allowed: sliding_window, layer numbers"),
+        ("vllm", "fp8_e4m3+hadamard", "applies no hadamard"),
+        ("sglang", "fp8_e4m3/keep=L0", "keeps no layers native"),
+        ("trtllm", "kivi:bits=2:group=32", "does not store kivi"),
+        ("vllm", "fp8_e4m3/keep=L0-3", ""),
+        ("vllm", "turboquant_4bit_nc", ""),
+        ("trtllm", "bf16", ""),
+        ("lab", "kivi:bits=2:group=32", "no reservation rule for lab"),
+    ],
+)
+def test_what_an_engine_cannot_store_has_a_price_and_no_reservation(
+    capsys: pytest.CaptureFixture[str], engine: str, recipe: str, says: str
+) -> None:
+    """The ideal column stands for any recipe; the engine's own column says why it is empty."""
+    (found,) = Ran(capsys, *H200, "--engine", engine, "--kv", recipe, "--json").document["recipes"]
+
+    assert found["ideal"]["sequences"] > 0
+    assert (found["engine"]["tokens"] is None) == bool(says)
+    assert says in found["engine"].get("why", "")
+
+
 def test_many_recipes_go_into_several_tables(capsys: pytest.CaptureFixture[str]) -> None:
     """Columns stay readable: three recipes a table."""
     kv = ("bf16", "fp8_e4m3", "nvfp4", "q8_0", "q4_0")
@@ -157,6 +198,8 @@ def test_ranks_share_heads_and_memory(capsys: pytest.CaptureFixture[str]) -> Non
     d = Ran(capsys, *H200, "--tp", "4", "--kv", "bf16", "--json").document
     mla = Ran(capsys, "deepseek-ai/DeepSeek-V3", "--tp", "8", "--kv", "bf16", "--context", "4096", "--json").document
 
+    (terms,) = [b["terms"] for b in d["recipes"][0]["budgets"]]
+    assert next(t["bytes"] for t in terms if t["name"] == "weights") == -65_520_000_000 // 4
     assert d["recipes"][0]["rank_bytes_per_token"] == [65_536]
     assert d["recipes"][0]["bytes_per_token"] == 262_144
     assert mla["recipes"][0]["rank_bytes_per_token"] == [70_272]
@@ -218,6 +261,7 @@ WRONG = [
     (("Qwen/Qwen3-32B", "--device-memory", "141"), "more than gpu0 may use"),
     (("Qwen/Qwen3-32B", "--device", "h200", "--utilization", "nan"), "not a share of memory"),
     (("Qwen/Qwen3-32B", "--device", "h200", "--utilization", "92"), "not a share of memory"),
+    (("Qwen/Qwen3-32B", "--utilization", "1.5"), "not a share of memory"),
     (("Qwen/Qwen3-32B", "--slots", "0"), "--slots 0 is not a count"),
     (("Qwen/Qwen3-32B", "--block-tokens", "-1"), "--block-tokens -1 is not a count"),
     (("Qwen/Qwen3-32B", "--replicas", "0"), "0 replicas cannot run"),
@@ -286,6 +330,17 @@ def test_a_real_start_is_predicted_exactly(capsys: pytest.CaptureFixture[str], n
 
     assert ran.code == 0
     assert {gaps[w] for w in ("K type", "V type", "KV memory", "tokens", "sequences")} == {"exact"}
+
+
+def test_a_llama_cpp_start_is_predicted_exactly(capsys: pytest.CaptureFixture[str]) -> None:
+    """Three slots of K in q8_0 and V in q4_0: the printed size is what it allocated, so all three sequences fit."""
+    log = str(LOGS / "llama_cpp_b11549_three_slots.log")
+    d = Ran(capsys, "HuggingFaceTB/SmolLM2-135M", "--from-log", log, "--json").document
+    gaps = {g["what"]: g["verdict"] for g in d["gaps_given_memory"]}
+
+    assert (d["engine"], d["recipes"][0]["recipe"]) == ("llama_cpp", "k=q8_0,v=q4_0")
+    assert (gaps["K type"], gaps["V type"], gaps["tokens"]) == ("exact", "exact", "exact")
+    assert d["recipes"][0]["ideal"]["sequences"] == d["recipes"][0]["engine"]["sequences"] == 3
 
 
 def test_a_log_against_another_model_is_a_gap(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,6 +23,7 @@ from kvgate.plan.parallel import RankGeometry, split
 from kvgate.plan.price import native_codec, price, sequence_bytes
 from kvgate.plan.replicas import Rollback, rollback
 from kvgate.plan.slope import Prior, Speed, prior, speed
+from kvgate.plan.storable import check_storable
 from kvgate.plan.terms import Budget, EngineRule, Price, Rank, Reserved, Serving, Term
 
 NATIVE = parse("native")
@@ -390,6 +391,7 @@ def _reserve(
         return None, "the engine's own pool for a draft model is not known"
     ranks = tuple(Rank(r.name, p, _rank_weights(question)) for r, p in held)
     try:
+        check_storable(recipe, engine, native_codec(question.geometry, engine))
         return rule.reserve(question.geometry, recipe, ranks, question.serving, budgets), ""
     except UserError as e:
         # The ideal column stands on its own: an engine that cannot serve this says so in its own column.
