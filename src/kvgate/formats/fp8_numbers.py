@@ -32,6 +32,11 @@ def encode_fp8(x: Array, spec: FloatSpec, xp: Namespace, overflow: Overflow = "s
     if xp.name == "torch":
         dtype = _torch_dtype(spec.name)
         return encode_float(x, spec, xp, overflow) if dtype is None else _by_cast(x, spec, xp, overflow, dtype)
+    return by_table(x, spec, xp, overflow)
+
+
+def by_table(x: Array, spec: FloatSpec, xp: Namespace, overflow: Overflow = "saturate") -> Array:
+    """The same for numpy, and for any format of up to 4 significant bits."""
     bits = xp.bits(x)
     rest = bits & ((1 << _DROPPED) - 1)
     rest += (1 << _DROPPED) - 1
