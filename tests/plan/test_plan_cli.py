@@ -185,6 +185,15 @@ def test_what_an_engine_cannot_store_has_a_price_and_no_reservation(
     assert says in found["engine"].get("why", "")
 
 
+def test_an_engine_never_holds_more_than_the_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    """A rule that leaves states or cross attention out is bounded by the ideal column and says so."""
+    for model, engine in (("openai/whisper-large-v3", "sglang"), ("ibm-granite/granite-4.0-h-small", "trtllm")):
+        args = (model, "--device", "h200", "--weights", "10GB", "--engine", engine, "--context", "2000")
+        (found,) = Ran(capsys, *args, "--kv", "bf16", "--json").document["recipes"]
+
+        assert found["engine"]["sequences"] <= found["ideal"]["sequences"]
+
+
 def test_many_recipes_go_into_several_tables(capsys: pytest.CaptureFixture[str]) -> None:
     """Columns stay readable: three recipes a table."""
     kv = ("bf16", "fp8_e4m3", "nvfp4", "q8_0", "q4_0")

@@ -258,6 +258,7 @@ def _recipe_answer(
         )
     )
     reserved, reserved_why = _reserve(question, recipe, held, budgets, why)
+    reserved = _bounded(reserved, room)
     total = sequence_bytes(whole, serving.context_tokens)
     total += sum(sequence_bytes(p, serving.context_tokens) for p in drafted)
     same = base is None or whole.layers == base.price.layers
@@ -396,6 +397,17 @@ def _reserve(
     except UserError as e:
         # The ideal column stands on its own: an engine that cannot serve this says so in its own column.
         return None, str(e)
+
+
+def _bounded(reserved: Reserved | None, room: Ideal | None) -> Reserved | None:
+    """No engine holds more whole sequences than their bytes allow; a rule that says so leaves something out."""
+    if reserved is None or room is None or reserved.sequences is None or reserved.sequences <= room.sequences:
+        return reserved
+    note = (
+        f"the rule gives {reserved.sequences:,} sequences and does not count states, cross attention or index rows of "
+        "this model; the bytes allow the number shown"
+    )
+    return replace(reserved, sequences=room.sequences, notes=(*reserved.notes, note))
 
 
 def _notes(question: Question, ranks: tuple[RankGeometry, ...]) -> tuple[str, ...]:
