@@ -18,6 +18,8 @@ def capacity_rows(
     geometry: ModelGeometry, arms: Sequence[Arm], seen: Mapping[tuple[str, str], ArmRow]
 ) -> tuple[CapacityRow, ...]:
     """One row for the base and each candidate; `reported` is empty until the engine has been seen."""
+    if not all(a.launch.expected.bytes_per_token for a in arms):
+        return ()  # servers that somebody else runs: their model's layers are not known
     chosen = [*of_role(arms, Role.BASE), *of_role(arms, Role.CANDIDATE)]
     base_bytes = next(a for a in arms if a.name == BASE).launch.expected.bytes_per_token
     return tuple(_row(geometry, arm, base_bytes, seen) for arm in chosen)

@@ -83,6 +83,8 @@ class RunContext:
                     fix="undo the change, or start anew with --fresh",
                 )
         engaged = self.driver.engaged(arm.launch.expected, deployment)
+        if engaged.level is Engagement.UNOBSERVED and self.spec.assume_engaged:
+            engaged = Engaged(Engagement.ASSUMED, f"{engaged.reason}; taken on your word by --assume-engaged")
         row = ArmRow(
             arm=arm.name,
             place=place,
@@ -151,7 +153,8 @@ class RunContext:
 def kept_options(spec: CheckSpec, engine: str) -> tuple[str, ...]:
     """What the person gave that a next command must give again; sizes and suites follow the policy."""
     given = {
-        "--engine": None if engine == "llama_cpp" else engine,
+        "--engine": None if engine == "llama_cpp" or spec.against is not None else engine,
+        "--against": spec.against,
         "--base": None if spec.base == "native" else spec.base,
         "--context": spec.context_tokens,
         "--golden": spec.golden,

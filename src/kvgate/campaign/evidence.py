@@ -159,7 +159,7 @@ def caveats(run: Measured) -> tuple[str, ...]:
                 f"floor {arm.name} is another interpreter's engine, by your own word: what it shows is the change of "
                 "build, and it is subtracted from every candidate's loss like any floor"
             )
-    if run.facts.model.size_bytes < SMALL_MODEL_BYTES:
+    if 0 < run.facts.model.size_bytes < SMALL_MODEL_BYTES:
         said.append(
             f"{run.facts.model.name} is a small model ({run.facts.model.size_bytes / 1e6:.0f} MB of weights): small "
             "models are hurt most by KV quantization, and its result does not carry to another model"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kvgate.campaign.arms import Arm, build_arms, choose_floors
+from kvgate.campaign.attached import ENGINE, attach, is_url
 from kvgate.campaign.overrides import read_overrides
 from kvgate.campaign.spec import DEFAULT_CONTEXT_TOKENS, SMOKE_CONTEXT_TOKENS, CheckSpec, usable_threads
 from kvgate.core import registry
@@ -60,6 +61,11 @@ def prepare(spec: CheckSpec) -> Prepared:
     preset = spec.preset or (policy.name if policy.name in PRESETS else "default")
     if preset not in PRESETS:
         raise UserError(f"unknown preset {preset!r}", allowed=PRESETS)
+    if is_url(spec.model) or spec.against is not None:
+        pair = attach(spec)
+        return _prepared(spec, policy, preset, find_driver(ENGINE), pair.arms, pair.context_tokens, pair.model)
+    if spec.log or spec.base_log or spec.assume_engaged or spec.same_model:
+        raise UserError("--log, --base-log, --assume-engaged and --same-model are for servers that already run")
     driver = find_driver(spec.engine)
     model = resolve_model(spec.model)
     cpus = usable_threads()
@@ -80,6 +86,19 @@ def prepare(spec: CheckSpec) -> Prepared:
         python=spec.engine_python,
         overrides=read_overrides(spec.arms),
     )
+    return _prepared(spec, policy, preset, driver, arms, context, model)
+
+
+def _prepared(
+    spec: CheckSpec,
+    policy: Policy,
+    preset: str,
+    driver: Driver,
+    arms: tuple[Arm, ...],
+    context: int,
+    model: ModelFiles,
+) -> Prepared:
+    """The suites, the person's files and the key, which are the same for every kind of arm."""
     suites, params = choose_suites(preset, spec.suites)
     files = {name: path for name, path in (("corpus", spec.corpus), ("golden", spec.golden)) if path is not None}
     for name, path in files.items():

@@ -31,6 +31,9 @@ class CheckSpec(BaseModel):
         env: variables set for every engine child; recorded, and part of what makes arms comparable.
         out: folder for the report; None puts it beside the store. fresh: do not resume an unfinished run.
         arms: settings of single arms, as `--arm` takes them.
+        against: address of a baseline that already runs; `model` is then the candidate's address.
+        log, base_log: load logs of such servers. assume_engaged: take the person's word for what they store.
+        same_model: two names that the servers give are one model.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -53,3 +56,8 @@ class CheckSpec(BaseModel):
     out: Path | None = None
     fresh: bool = False
     arms: tuple[str, ...] = ()
+    against: str | None = None
+    log: Path | None = None
+    base_log: Path | None = None
+    assume_engaged: bool = False
+    same_model: bool = False

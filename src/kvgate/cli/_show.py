@@ -79,6 +79,8 @@ def number(mib: float | None) -> str:
 
 
 def _print_capacity(console: Console, view: RunView) -> None:
+    if not view.capacity:
+        return
     table = Table(title="KV cache per recipe", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("recipe", "as run", "B/token", "ratio", "predicted MiB", "engine's log"):
         # Narrow terminals break a number over two lines; a number that is cut off would be another number.

@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 def check(
     models: Annotated[
         list[str],
-        typer.Argument(metavar="MODEL...", help="GGUF file, or a catalogue name such as smollm2; several run in turn."),
+        typer.Argument(metavar="MODEL...", help="GGUF file, catalogue name such as smollm2, or a server's URL."),
     ],
     kv: Annotated[list[str] | None, typer.Option("--kv", help="Candidate recipe, e.g. q8_0 or k=q8_0,v=q4_0.")] = None,
     policy: Annotated[str, typer.Option(help="smoke, default, strict, or a policy file (TOML).")] = "default",
@@ -41,6 +41,17 @@ def check(
         list[str] | None,
         typer.Option("--arm", help="Settings of one arm, NAME:python=PATH,env.K=V,batch=64; a new NAME is a floor."),
     ] = None,
+    against: Annotated[
+        str | None, typer.Option(help="Baseline that already runs; MODEL is then the candidate's address.")
+    ] = None,
+    log: Annotated[Path | None, typer.Option(help="Load log of the candidate's running server.")] = None,
+    base_log: Annotated[Path | None, typer.Option(help="Load log of the baseline's running server.")] = None,
+    assume_engaged: Annotated[
+        bool, typer.Option("--assume-engaged", help="Take --kv as what a running server stores; recorded.")
+    ] = False,
+    same_model: Annotated[
+        bool, typer.Option("--same-model", help="The two names that running servers give are one model.")
+    ] = False,
     store: Annotated[
         str | None, typer.Option(help="Where runs are kept: a file, or postgresql://...", envvar="KVGATE_STORE")
     ] = None,
@@ -75,6 +86,11 @@ def check(
         out=out,
         fresh=fresh,
         arms=tuple(arm or ()),
+        against=against,
+        log=log,
+        base_log=base_log,
+        assume_engaged=assume_engaged,
+        same_model=same_model,
     )
     if len(models) > 1:
         return _check_all([first.model_copy(update={"model": m}) for m in models], json_out=json_out)

@@ -151,6 +151,7 @@ class Engagement(StrEnum):
 
     CONFIRMED = "confirmed"  # log, metrics label or attribute says so
     BEHAVIOURAL = "behavioural"  # distributions differ from the base by more than the floor
+    ASSUMED = "assumed"  # the person's word (--assume-engaged)
     UNOBSERVED = "unobserved"  # an attached server without a log
     CONTRADICTED = "contradicted"  # the engine says something else: INVALID
 

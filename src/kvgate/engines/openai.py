@@ -7,8 +7,10 @@ subclasses it. `DRIVER` attaches to a server that somebody else runs.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from pathlib import Path
 from typing import Any, Self
 
 from kvgate.core.deployment import Deployment, Engaged, Expected
@@ -394,16 +396,23 @@ class OpenAIDriver:
         )
 
     def open(self, launch: Launch | Attach) -> AbstractAsyncContextManager[Session]:
-        """A session at `launch.url`.
+        """A session at an address: of an `Attach`, or of a Launch that holds one ("url" in its options).
 
         Raises:
-            UserError: the address or the log file is unusable, or a Launch was given.
+            UserError: the address or the log file is unusable, or the Launch is of an engine to be started.
         """
         if isinstance(launch, Launch):
-            self.resolve(launch.request)
-            raise AssertionError("unreachable")
+            launch = self._attach(launch)
         log = read_log(launch.log) if launch.log is not None else None
         return OpenAISession(launch.url, api_key=launch.api_key, spelling=launch.spelling, log=log)
+
+    def _attach(self, launch: Launch) -> Attach:
+        options = launch.engine_options
+        if "url" not in options:
+            self.resolve(launch.request)
+        key = os.environ.get(str(options.get("key_variable", "")))
+        log = Path(options["log"]) if options.get("log") else None
+        return Attach(str(options["url"]), spelling=launch.request.spelling, api_key=key, log=log)
 
     def open_panel(self, launches: Mapping[ArmId, Launch]) -> AbstractContextManager[Panel]:
         raise LaneUnavailable("no panel over HTTP: a server keeps its logits")

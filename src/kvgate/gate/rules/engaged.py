@@ -26,7 +26,7 @@ def _example(what: str, level: Engagement | None, status: Status, accept: tuple[
 
 
 class EngagedRule(BaseRule):
-    """One finding a place: accepted PASS, contradicted INVALID, anything less INCONCLUSIVE."""
+    """One finding a place: accepted PASS, assumed WARN, contradicted INVALID, anything less INCONCLUSIVE."""
 
     name = "engaged"
     Params = Params
@@ -36,6 +36,7 @@ class EngagedRule(BaseRule):
         _example("behavioural is less", Engagement.BEHAVIOURAL, Status.INCONCLUSIVE),
         _example("unobserved is less", Engagement.UNOBSERVED, Status.INCONCLUSIVE),
         _example("behavioural, accepted", Engagement.BEHAVIOURAL, Status.PASS, accept=("confirmed", "behavioural")),
+        _example("taken on the person's word", Engagement.ASSUMED, Status.WARN),
         _example("contradicted", Engagement.CONTRADICTED, Status.INVALID),
         _example("contradicted, accepted by mistake", Engagement.CONTRADICTED, Status.INVALID, ("contradicted",)),
         _example("nobody looked", None, Status.UNTESTED),
@@ -52,6 +53,8 @@ class EngagedRule(BaseRule):
             return spec.finding(Status.INVALID, said)
         if seen.level in spec.params.accept:
             return spec.finding(Status.PASS, said)
+        if seen.level is Engagement.ASSUMED:
+            return spec.finding(Status.WARN, said)
         accepted = ", ".join(level.value for level in spec.params.accept)
         return spec.finding(Status.INCONCLUSIVE, f"{said} (the policy accepts: {accepted})")
 

@@ -1,0 +1,152 @@
+"""Two servers that somebody else runs: `kvgate check CANDIDATE_URL --against BASE_URL`.
+
+Nothing is started. What the servers say of themselves is all that is known: the KV type only from a log that the person
+gives, capacity not at all. The noise floor is the base asked a second time. Only the serving lanes exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from kvgate.campaign.arms import BASE, SERVING, Arm, Role
+from kvgate.campaign.spec import CheckSpec
+from kvgate.core.deployment import Expected
+from kvgate.core.engine import Attach, Launch, Request, Settings
+from kvgate.core.errors import EngineError, UserError
+from kvgate.core.geometry import ModelFiles, ModelGeometry
+from kvgate.core.recipe import Recipe, Side, parse
+from kvgate.core.source import Source
+
+ENGINE = "openai"
+#: The base asked again: how far one server differs from itself.
+AGAIN = "again"
+#: Name of the candidate where the person does not say what it stores.
+UNNAMED = "candidate"
+#: Variables that hold the servers' keys; they are never stored.
+KEYS = {"base": "KVGATE_BASE_API_KEY", "candidate": "KVGATE_API_KEY"}
+#: KV types of recipes that nobody named.
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Arms over two addresses, and what the servers say their model is."""
+
+    arms: tuple[Arm, ...]
+    model: ModelFiles
+    context_tokens: int
+
+
+def is_url(text: str) -> bool:
+    """Whether MODEL is an address."""
+    return text.strip().lower().startswith(("http://", "https://"))
+
+
+def attach(spec: CheckSpec) -> Pair:
+    """Ask both servers what they are, and make the arms.
+
+    Raises:
+        UserError: no base given, the same address twice, options that mean nothing here, nobody answers, or the servers
+            say that they serve different models.
+    """
+    if spec.against is None:
+        raise UserError(
+            f"MODEL {spec.model!r} is a running server", fix="name the baseline's server: --against BASE_URL"
+        )
+    if not is_url(spec.against):
+        raise UserError(f"--against {spec.against!r} is no address", fix="write --against http://HOST:PORT")
+    if _address(spec.model) == _address(spec.against):
+        raise UserError("candidate and baseline are the same server", fix="start one server a recipe")
+    if len(spec.kv) > 1:
+        raise UserError("a running server has one recipe", fix="give one --kv, or none")
+    for name, given in (("--arm", spec.arms), ("--engine-python", spec.engine_python), ("--engine-env", spec.env)):
+        if given:
+            raise UserError(f"{name} is for engines that kvgate starts", fix="start the servers as you need them")
+    candidate, base = _about(spec.model, spec.log, "candidate"), _about(spec.against, spec.base_log, "base")
+    if candidate["id"] != base["id"] and not spec.same_model:
+        raise UserError(
+            f"the servers say that they serve {candidate['id']!r} and {base['id']!r}",
+            fix="if it is one model under two names, add --same-model",
+        )
+    lengths = [x["context_tokens"] for x in (candidate, base) if x["context_tokens"]]
+    context = min([*lengths, *([spec.context_tokens] if spec.context_tokens else [])], default=4096)
+    model = _model(str(base["id"]), min(lengths, default=context))
+    recipe = parse(spec.kv[0]) if spec.kv else None
+    name = str(recipe) if recipe is not None else UNNAMED
+    if name in (BASE, AGAIN):
+        raise UserError(f"candidate {name!r} has the name of an arm", fix="give --kv the recipe that it stores")
+    settings = Settings(context_tokens=context)
+
+    def arm(name: str, role: Role, url: str, stored: Recipe | None, log: Path | None) -> Arm:
+        shown = stored if stored is not None else Recipe(Side(UNKNOWN), Side(UNKNOWN))
+        launch = _launch(url, model, shown, settings, log, "candidate" if role is Role.CANDIDATE else "base")
+        return Arm(name, role, frozenset({SERVING}), shown, (), launch)
+
+    base_recipe = parse(spec.base)
+    arms = (
+        arm(BASE, Role.BASE, spec.against, base_recipe, spec.base_log),
+        arm(AGAIN, Role.FLOOR, spec.against, base_recipe, spec.base_log),
+        arm(name, Role.CANDIDATE, spec.model, recipe, spec.log),
+    )
+    return Pair(arms, model, context)
+
+
+def _address(url: str) -> tuple[str, int | None, str]:
+    try:
+        parts = urlsplit(url.strip())
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme.lower())
+    except ValueError as e:
+        raise UserError(f"{url!r} is no address: {e}", fix="write http://HOST:PORT") from e
+    return (parts.hostname or "").lower(), port, parts.path.rstrip("/")
+
+
+def _about(url: str, log: Path | None, who: str) -> Mapping[str, Any]:
+    """The server's model id and context, asked once.
+
+    Raises:
+        UserError: nobody answers there, or not as such a server does.
+    """
+    from kvgate.engines.openai import DRIVER
+
+    async def ask() -> Mapping[str, Any]:
+        key = os.environ.get(KEYS[who])
+        async with DRIVER.open(Attach(url, api_key=key, log=log)) as session:
+            deployment = await session.deployment()
+            return {
+                "id": await session.model_name(),  # type: ignore[attr-defined]
+                "context_tokens": deployment.identity.context_tokens,
+            }
+
+    try:
+        return asyncio.run(ask())
+    except EngineError as e:
+        raise UserError(f"{who} {url}: {e}", fix=f"start the server, or set {KEYS[who]} if it wants a key") from e
+
+
+def _model(name: str, context_tokens: int) -> ModelFiles:
+    """What there is to say of a model that lies elsewhere: its name."""
+    source = Source("spec", "the servers' own model list", "")
+    geometry = ModelGeometry(name, UNKNOWN, (), context_tokens, 0, source)
+    digest = hashlib.sha256(f"served as {name}".encode("utf-8", "surrogatepass")).hexdigest()
+    return ModelFiles(name, Path("/"), geometry, digest, None, None, UNKNOWN, 0)
+
+
+def _launch(url: str, model: ModelFiles, recipe: Recipe, settings: Settings, log: Path | None, who: str) -> Launch:
+    sides = dict(recipe.sides())
+    k, v = (sides[x].codec if x in sides else UNKNOWN for x in "kv")
+    return Launch(
+        engine=ENGINE,
+        request=Request(model, recipe, settings, str(recipe)),
+        argv=("attach", url),
+        env={},
+        engine_options={"url": url, "key_variable": KEYS[who], "log": str(log) if log else ""},
+        expected=Expected(k_codec=k, v_codec=v, bytes_per_token=0),
+        effective=recipe,
+    )
