@@ -43,6 +43,8 @@ class Fp8DsMla(BlockNumerics):
     """Rows of one width: x [n, 576] to bytes [n, 656], or x [n, 512] to bytes [n, 584]."""
 
     unit = "row"
+    #: The 656-byte row is; in V4's, a tile whose largest code became 224 takes half the scale on the second pass, and
+    #: keeps its values in other bytes.
     idempotent = False
     nonfinite = "the tile that holds it decodes to NaN; a rotary element stays what it is"
 
@@ -99,6 +101,7 @@ class Nvfp4DsMla(BlockNumerics):
     """Rows: x [n, 576] float32, bytes [n, 352]."""
 
     unit = "row"
+    #: Where a block's scale is subnormal (amax below 0.094) it may move on the second pass.
     idempotent = False
     nonfinite = (
         "an infinity saturates, and its block's scale too; a NaN becomes 6 scales in the latent, NaN in the rotary part"
