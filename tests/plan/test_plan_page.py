@@ -18,7 +18,8 @@ from kvgate.cli.main import main
 from kvgate.core.geometry import LayerGeometry, ModelGeometry
 from kvgate.core.recipe import parse
 from kvgate.core.source import Source
-from kvgate.plan.answer import DeviceMemory, Question, answer, curve, curve_contexts
+from kvgate.plan.answer import DeviceMemory, Question, answer
+from kvgate.plan.curve import curve, curve_contexts
 from kvgate.plan.terms import Serving
 from kvgate.report.plan_page import plan_html
 from kvgate.report.plan_page.chart import concurrency, tokens_text

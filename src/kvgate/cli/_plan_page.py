@@ -10,7 +10,8 @@ from pathlib import Path
 from kvgate.cli._plan_show import recipe_rows
 from kvgate.core.errors import UserError
 from kvgate.core.units import bytes_text, gb_text
-from kvgate.plan.answer import Answer, RecipeAnswer, curve, curve_contexts
+from kvgate.plan.answer import Answer, RecipeAnswer
+from kvgate.plan.curve import curve, curve_contexts
 from kvgate.plan.explain import both_units, explain, layer_rows
 from kvgate.plan.terms import Budget
 from kvgate.report.plan_page import plan_html

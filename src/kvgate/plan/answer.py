@@ -6,89 +6,27 @@ model that the engine does not serve) is None with the reason beside it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import cast
 
-from kvgate.core import registry
-from kvgate.core.errors import UserError
-from kvgate.core.geometry import ModelGeometry
 from kvgate.core.recipe import Recipe, parse
 from kvgate.core.source import Source
 from kvgate.plan.advice import Condition, First, conditions, first_recipe
-from kvgate.plan.budget import GIVEN, less, plain_budget, shortfall_text
-from kvgate.plan.concurrency import Ideal, check_context, cost, ideal
-from kvgate.plan.lengths import Lengths
+from kvgate.plan.concurrency import Ideal, cost, ideal
+from kvgate.plan.memory import bounded, budgets_of, engine_rule, reserve_of
 from kvgate.plan.parallel import RankGeometry, split
 from kvgate.plan.price import native_codec, price, sequence_bytes
+from kvgate.plan.question import DeviceMemory, Draft, Question, check_question
 from kvgate.plan.replicas import Rollback, rollback
 from kvgate.plan.slope import Prior, Speed, prior, speed
-from kvgate.plan.storable import check_storable
-from kvgate.plan.terms import Budget, EngineRule, Price, Rank, Reserved, Serving, Term
+from kvgate.plan.terms import Budget, Price, Reserved
+
+__all__ = ["Answer", "DeviceMemory", "Draft", "Question", "RecipeAnswer", "answer", "engine_rule"]
 
 NATIVE = parse("native")
-MAX_RECIPES = 32
 _SHARE = Source(
     "assumed", "an equal share of the weights a GPU; norms, embeddings and replicated heads are not told apart"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceMemory:
-    """The device of a plan.
-
-    Attributes:
-        name: as reports write it. bytes: of one device. source: which of its sizes that is, and where it was read.
-        bytes_per_s: bandwidth, if known. architecture: "hopper", ...; "" is unknown.
-        other: the device's other sizes, for the reader ("marketing 141.00 GB"). id: of the device; "" for a bare size.
-    """
-
-    name: str
-    bytes: int
-    source: Source
-    bytes_per_s: int | None = None
-    bandwidth_source: str = ""
-    architecture: str = ""
-    other: tuple[str, ...] = ()
-    id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A draft model beside the model: fixed bytes, or a model whose cache grows with the same tokens."""
-
-    name: str
-    weights_bytes: int
-    geometry: ModelGeometry | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What a person asks.
-
-    Attributes:
-        weights_bytes: of the whole model; None is unknown. weights_how: where that is from.
-        recipes: at least one. replicas: copies of the whole deployment that run now.
-        prefix_tokens: begin of all sequences, stored once. engine_named: the person named the engine.
-        origin: where the model was found, in words.
-        kv_budget: memory of the cache on each rank, known from elsewhere (an engine's log); replaces all arithmetic.
-    """
-
-    geometry: ModelGeometry
-    recipes: tuple[Recipe, ...]
-    serving: Serving
-    name: str = ""
-    weights_bytes: int | None = None
-    weights_how: str = ""
-    device: DeviceMemory | None = None
-    overhead_bytes: int | None = None
-    lengths: Lengths | None = None
-    prefix_tokens: int = 0
-    draft: Draft | None = None
-    replicas: int = 1
-    engine_named: bool = True
-    origin: str = ""
-    kv_budget: Term | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +87,7 @@ def answer(question: Question) -> Answer:
         UserError: no recipe or one twice, a context, prefix or parallel size that cannot be, a recipe that does not fit
             the model.
     """
-    _check(question)
+    check_question(question)
     geometry, serving = question.geometry, question.serving
     ranks = split(
         geometry, tp=serving.tp, pp=serving.pp, dp=serving.dp, dcp=serving.dcp, engine=serving.engine or "vllm"
@@ -173,68 +111,6 @@ def answer(question: Question) -> Answer:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class CurvePoint:
-    """Whole sequences at one context, per recipe in the order asked: ideal, and as the engine reserves."""
-
-    context_tokens: int
-    ideal: tuple[int | None, ...]
-    reserved: tuple[int | None, ...]
-
-
-def curve(question: Question, contexts: Sequence[int]) -> tuple[CurvePoint, ...]:
-    """Concurrency against context, all sequences of full length and without a shared prefix."""
-    points = []
-    for context in contexts:
-        serving = replace(question.serving, context_tokens=context)
-        found = answer(replace(question, serving=serving, lengths=None, prefix_tokens=0))
-        points.append(
-            CurvePoint(
-                context,
-                tuple(None if r.ideal is None else r.ideal.sequences for r in found.recipes),
-                tuple(None if r.reserved is None else r.reserved.sequences for r in found.recipes),
-            )
-        )
-    return tuple(points)
-
-
-def curve_contexts(question: Question) -> tuple[int, ...]:
-    """Powers of two from 1,024 to the larger of the model's context and the one asked for, that one included."""
-    asked = question.serving.context_tokens
-    top = max(asked, min(question.geometry.context_tokens, 1 << 20), 4096)
-    return tuple(sorted({asked, *(1 << n for n in range(10, top.bit_length()) if 1 << n <= top)}))
-
-
-def engine_rule(engine: str) -> EngineRule | None:
-    """The rule of an engine, if there is one."""
-    return cast("EngineRule | None", registry.discover("engine_rule").get(engine))
-
-
-def _check(question: Question) -> None:
-    check_context(question.serving.context_tokens)
-    if not 1 <= len(question.recipes) <= MAX_RECIPES:
-        raise UserError(f"{len(question.recipes)} recipes cannot be compared", fix=f"give 1 to {MAX_RECIPES} with --kv")
-    seen = set[str]()
-    for recipe in question.recipes:
-        if str(recipe) in seen:
-            raise UserError(f"recipe {str(recipe)!r} is given twice", fix="give each --kv once")
-        seen.add(str(recipe))
-    if not 0 <= question.prefix_tokens <= question.serving.context_tokens:
-        raise UserError(
-            f"a shared prefix of {question.prefix_tokens} tokens is not part of a context of "
-            f"{question.serving.context_tokens}",
-            fix="give a prefix that is not longer than --context",
-        )
-    if question.lengths is not None and question.lengths.longest > question.serving.context_tokens:
-        raise UserError(
-            f"the longest sequence has {question.lengths.longest} tokens, over the context of "
-            f"{question.serving.context_tokens}",
-            fix=f"give --context {question.lengths.longest} or shorten the lengths",
-        )
-    if question.replicas < 1:
-        raise UserError(f"{question.replicas} replicas cannot run", fix="give 1 or more")
-
-
 def _recipe_answer(
     question: Question, ranks: tuple[RankGeometry, ...], recipe: Recipe, base: RecipeAnswer | None
 ) -> RecipeAnswer:
@@ -244,7 +120,7 @@ def _recipe_answer(
     # A stage without attention has no cache and does not limit anything.
     held = [(r, price(r.geometry, recipe, engine=engine, native=native, mtp=serving.mtp)) for r in ranks if _caches(r)]
     drafted = () if question.draft is None else _draft_prices(question, recipe)
-    budgets, why = _budgets(question, held)
+    budgets, why = budgets_of(question, held)
     costs = [cost(r.name, (p, *drafted), question.prefix_tokens, dcp=serving.dcp) for r, p in held]
     room = (
         None
@@ -257,8 +133,8 @@ def _recipe_answer(
             lengths=question.lengths,
         )
     )
-    reserved, reserved_why = _reserve(question, recipe, held, budgets, why)
-    reserved = _bounded(reserved, room)
+    reserved, reserved_why = reserve_of(question, recipe, held, budgets, why)
+    reserved = bounded(reserved, room)
     total = sequence_bytes(whole, serving.context_tokens)
     total += sum(sequence_bytes(p, serving.context_tokens) for p in drafted)
     same = base is None or whole.layers == base.price.layers
@@ -317,97 +193,6 @@ def _draft_prices(question: Question, recipe: Recipe) -> tuple[Price, ...]:
     if draft is None or draft.geometry is None:
         return ()
     return (price(draft.geometry, replace(recipe, keep=()), engine=question.serving.engine),)
-
-
-def _rank_weights(question: Question) -> int | None:
-    if question.weights_bytes is None:
-        return None
-    return -(-question.weights_bytes // (question.serving.tp * question.serving.pp))
-
-
-def _budgets(question: Question, held: list[tuple[RankGeometry, Price]]) -> tuple[tuple[Budget, ...] | None, str]:
-    if question.kv_budget is not None:
-        return tuple(Budget(rank.name, (question.kv_budget,)) for rank, _ in held), ""
-    if question.device is None:
-        return None, "no device: give --device or --device-memory"
-    if question.weights_bytes is None:
-        return None, f"{question.weights_how or 'the size of the weights is not known'}: give --weights 65.52GB"
-    made = []
-    for rank, priced in held:
-        share = Rank(rank.name, priced, _rank_weights(question))
-        rule = engine_rule(question.serving.engine)
-        if rule is None:
-            found = plain_budget(
-                share,
-                device_bytes=question.device.bytes,
-                device_source=question.device.source,
-                fraction=question.serving.memory_fraction,
-                overhead_bytes=question.overhead_bytes,
-            )
-        else:
-            found = rule.budget(
-                share, question.serving, device_bytes=question.device.bytes, overhead_bytes=question.overhead_bytes
-            )
-        found = _with_sources(found, question)
-        if question.draft is not None:
-            how = f"{question.draft.name}, whole on every GPU"
-            found = less(found, Term("draft model", -question.draft.weights_bytes, how, GIVEN))
-        made.append(found)
-    return tuple(made), next((text for text in map(shortfall_text, made) if text), "")
-
-
-def weights_source(question: Question) -> Source:
-    """Where the weights' size is from, as far as their words say."""
-    given = question.weights_how == GIVEN.ref
-    return Source(GIVEN.kind if given else "file", question.weights_how)
-
-
-def _with_sources(budget: Budget, question: Question) -> Budget:
-    """An engine's rule knows neither the device's source nor the weights': the person's question does."""
-    device, how = question.device, question.weights_how
-    terms = []
-    for term in budget.terms:
-        if device is not None and term.name == "device memory" and term.bytes == device.bytes:
-            term = replace(term, source=device.source)
-        if term.name == "weights" and how:
-            term = replace(term, source=weights_source(question))
-        terms.append(term)
-    return replace(budget, terms=tuple(terms))
-
-
-def _reserve(
-    question: Question,
-    recipe: Recipe,
-    held: list[tuple[RankGeometry, Price]],
-    budgets: tuple[Budget, ...] | None,
-    why: str,
-) -> tuple[Reserved | None, str]:
-    engine = question.serving.engine
-    rule = engine_rule(engine)
-    if rule is None:
-        return None, f"kvgate has no reservation rule for {engine or 'no engine'}"
-    if budgets is None:
-        return None, why
-    if question.draft is not None and question.draft.geometry is not None:
-        return None, "the engine's own pool for a draft model is not known"
-    ranks = tuple(Rank(r.name, p, _rank_weights(question)) for r, p in held)
-    try:
-        check_storable(recipe, engine, native_codec(question.geometry, engine))
-        return rule.reserve(question.geometry, recipe, ranks, question.serving, budgets), ""
-    except UserError as e:
-        # The ideal column stands on its own: an engine that cannot serve this says so in its own column.
-        return None, str(e)
-
-
-def _bounded(reserved: Reserved | None, room: Ideal | None) -> Reserved | None:
-    """No engine holds more whole sequences than their bytes allow; a rule that says so leaves something out."""
-    if reserved is None or room is None or reserved.sequences is None or reserved.sequences <= room.sequences:
-        return reserved
-    note = (
-        f"the rule gives {reserved.sequences:,} sequences and does not count states, cross attention or index rows of "
-        "this model; the bytes allow the number shown"
-    )
-    return replace(reserved, sequences=room.sequences, notes=(*reserved.notes, note))
 
 
 def _notes(question: Question, ranks: tuple[RankGeometry, ...]) -> tuple[str, ...]:

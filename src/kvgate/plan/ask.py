@@ -18,9 +18,9 @@ from kvgate.models.read_gguf import read_gguf
 from kvgate.models.read_safetensors import read_safetensors
 from kvgate.models.resolve import resolve_plan_model
 from kvgate.models.weights import Weights, gguf_weights, weights_bytes
-from kvgate.plan.answer import DeviceMemory, Draft, Question
 from kvgate.plan.budget import check_fraction
 from kvgate.plan.lengths import read_lengths
+from kvgate.plan.question import DeviceMemory, Draft, Question
 from kvgate.plan.spelled import engine_id, recipe_of
 from kvgate.plan.terms import Serving
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from kvgate.plan.answer import Answer, Draft, RecipeAnswer
+from kvgate.plan.answer import Answer, RecipeAnswer
 from kvgate.plan.concurrency import Ideal
+from kvgate.plan.question import Draft
 from kvgate.plan.terms import Budget, LayerPrice, Reserved
 
 SCHEMA = "kvgate.plan/1"

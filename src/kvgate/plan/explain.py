@@ -10,7 +10,8 @@ from itertools import groupby, pairwise
 from kvgate.core.recipe import Recipe
 from kvgate.core.source import Source
 from kvgate.core.units import bytes_text, gb_text
-from kvgate.plan.answer import Answer, RecipeAnswer, weights_source
+from kvgate.plan.answer import Answer, RecipeAnswer
+from kvgate.plan.memory import weights_source
 from kvgate.plan.price import ENGINE_NATIVE
 from kvgate.plan.terms import LayerPrice
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from kvgate.core.errors import UserError
 from kvgate.core.source import Source
 from kvgate.core.units import bytes_text
-from kvgate.plan.answer import Answer, Question, answer
+from kvgate.plan.answer import Answer, answer
 from kvgate.plan.ask import Typed, question
 from kvgate.plan.log_compare import GapRow, LogSettings, compare, settings_of
 from kvgate.plan.log_values import StartLog
+from kvgate.plan.question import Question
 from kvgate.plan.terms import Term
 
 
