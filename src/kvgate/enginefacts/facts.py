@@ -10,7 +10,7 @@ import re
 import tomllib
 from functools import cache
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -47,11 +47,129 @@ class Ranged(_Row):
 
 
 class DtypeRow(Ranged):
-    """A KV type: canonical codec id, the engine's word, and its number where the engine takes one."""
+    """A KV type: canonical codec id, the engine's word, and its number where the engine takes one.
+
+    `aliases` are other words that the engine takes for the same layout.
+    """
 
     codec: str
     spelling: str
     number: int | None = None
+    aliases: tuple[str, ...] = ()
+
+
+class WordRow(Ranged):
+    """A word that the engine's option takes and that names no codec: `auto`, a preset of a method."""
+
+    spelling: str
+    means: str
+
+
+class FlagRow(Ranged):
+    """One option of the engine.
+
+    Attributes:
+        name: as the engine's help spells it. aliases: other spellings that its parser takes.
+        key: what kvgate calls it, the same for all engines where the meaning is the same.
+        takes: "value", "switch" (nothing follows), "maybe" (a value may follow), "list" (words up to the next flag).
+        default: the engine's own, empty where there is none or it is computed.
+        env: variable that sets it too. file: place in the engine's YAML file, dotted.
+    """
+
+    name: str = ""
+    key: str
+    takes: Literal["value", "switch", "maybe", "list"] = "value"
+    aliases: tuple[str, ...] = ()
+    default: str = ""
+    env: str = ""
+    file: str = ""
+
+
+class BackendRow(Ranged):
+    """An attention backend: what it reads from the cache, and where it runs.
+
+    Attributes:
+        dtypes: the option's words beside auto and 16 bits; the exact word counts, not the layout it means.
+        capabilities: compute capabilities, "9" is all of 9.x; empty is any GPU. dtype_capabilities: where `dtypes`
+            hold, if that is narrower.
+        vendor: "nvidia", "amd", "cpu", "any".
+        heads: head sizes; empty where a rule says it. heads_multiple_of, heads_from, heads_to: that rule; 0 is unbound.
+        blocks, blocks_multiple_of: kernel block sizes in tokens.
+        attention: "full" (K and V), "mla", "sparse_mla". sinks, windows, per_head_scales: whether it has them.
+        sinks_capabilities: where sinks hold, if narrower.
+        query: what the query becomes for an FP8 cache: "fp8" is arithmetic in FP8, "model" reads FP8 and computes in 16
+            bits. Both convert inside the kernel (fused).
+        opt_in: never chosen by the engine itself.
+    """
+
+    name: str
+    dtypes: tuple[str, ...] = ()
+    vendor: str = "nvidia"
+    capabilities: tuple[str, ...] = ()
+    dtype_capabilities: tuple[str, ...] = ()
+    heads: tuple[int, ...] = ()
+    heads_multiple_of: int = 0
+    heads_from: int = 0
+    heads_to: int = 0
+    blocks: tuple[int, ...] = ()
+    blocks_multiple_of: int = 0
+    attention: str = "full"
+    sinks: bool = False
+    sinks_capabilities: tuple[str, ...] = ()
+    windows: bool = True
+    per_head_scales: bool = False
+    query: Literal["fp8", "model", ""] = ""
+    opt_in: bool = False
+    note: str = ""
+
+
+class SelectionRow(Ranged):
+    """The order in which an engine tries its backends: the first that can serve a layer is taken."""
+
+    attention: str
+    capabilities: tuple[str, ...]
+    order: tuple[str, ...]
+
+
+class DefaultRow(Ranged):
+    """A value that the engine takes where nothing is said."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+class TroubleRow(Ranged):
+    """A combination that is known to go wrong. Each condition must be known to hold; an empty one says nothing.
+
+    Attributes:
+        id: of the finding. message, why, fix: one sentence each.
+        dtypes: codec ids or words of the option, with * and ?; of K or V. k_dtypes, v_dtypes: of one side.
+        backends: backend that is named. models: model names or types, with * and ?, in lower case.
+        traits: "windows", "no_windows", "mla", "hybrid", "sinks", "moe", "kv_scheme", "no_scales".
+        vendor, capabilities, architectures: of the device. heads: a head size that some layer has.
+        flags: settings by key, value with * and ?, "" for not given. env: variables, likewise.
+        context_from_tokens: the context asked for (or the model's own) is at least that.
+    """
+
+    id: str
+    severity: Literal["error", "warning", "info"]
+    message: str
+    why: str
+    fix: str
+    dtypes: tuple[str, ...] = ()
+    k_dtypes: tuple[str, ...] = ()
+    v_dtypes: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    traits: tuple[str, ...] = ()
+    vendor: str = ""
+    capabilities: tuple[str, ...] = ()
+    architectures: tuple[str, ...] = ()
+    heads: tuple[int, ...] = ()
+    flags: dict[str, str] = Field(default_factory=dict)
+    env: dict[str, str] = Field(default_factory=dict)
+    context_from_tokens: int = 0
 
 
 class RefusedRow(Ranged):
@@ -114,11 +232,21 @@ class ForcedRotationRow(Ranged):
 
 
 class EngineFacts(_Row):
-    """All rows of one engine."""
+    """All rows of one engine.
+
+    Attributes:
+        known_since, known_until: versions that somebody has read about; one outside is unknown, not assumed.
+        newest: the version that was read in full.
+        underscores: "same" where the engine's parser takes `--a_b` for `--a-b`, else "unknown".
+    """
 
     schema_: str = Field(alias="schema")
     engine: str
     package: str
+    known_since: str = ""
+    known_until: str = ""
+    newest: str = ""
+    underscores: Literal["same", "unknown"] = "unknown"
     dtype: tuple[DtypeRow, ...] = ()
     refused: tuple[RefusedRow, ...] = ()
     log: tuple[LogRow, ...] = ()
@@ -126,6 +254,12 @@ class EngineFacts(_Row):
     layout: tuple[LayoutRow, ...] = ()
     platform: tuple[PlatformRow, ...] = ()
     forced_rotation: tuple[ForcedRotationRow, ...] = ()
+    word: tuple[WordRow, ...] = ()
+    flag: tuple[FlagRow, ...] = ()
+    backend: tuple[BackendRow, ...] = ()
+    selection: tuple[SelectionRow, ...] = ()
+    default: tuple[DefaultRow, ...] = ()
+    trouble: tuple[TroubleRow, ...] = ()
 
     def dtype_of(self, codec: str) -> DtypeRow | None:
         """The row of a canonical codec id."""
