@@ -152,6 +152,19 @@ def test_a_broken_turboquant_is_found(mutation: type[Wrapped]) -> None:
         check_method(broken_turboquant(mutation))
 
 
+class Shrinking(Wrapped):
+    """Reads half a percent too little: too small for the error to show, but it adds up when a cache is moved."""
+
+    def decode(self, packed: Mapping[str, Any], tables: Mapping[str, Any]) -> Any:
+        return self.inner.decode(packed, tables) * np.float32(0.995)
+
+
+def test_a_drift_under_cycles_is_found() -> None:
+    """A method that says it is idempotent must store the same bytes again."""
+    with pytest.raises(AssertionError, match="storing what was read stores other bytes"):
+        check_method(broken_kivi(Shrinking, "v"))
+
+
 def test_values_better_than_the_bits_allow_are_found() -> None:
     """A coder that hands back what it was given fails: theory is held from both sides."""
     with pytest.raises(AssertionError, match=r"theory gives|differently|depends"):

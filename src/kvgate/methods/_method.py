@@ -24,6 +24,8 @@ class StorageMethod(ABC):
         parameters: what a recipe may say behind the name.
         examples: parameter sets that the conformance check runs.
         same_bytes: numpy and torch store the same bytes (no matrix product in floating point on the way).
+        idempotent: storing what was read back stores the same bytes (a cache that is moved, or quantized anew, drifts
+            where this is False).
         across_heads: one head's bytes depend on the others of the same token.
         calibrated: `open` needs tables.
         basis: "post_rope" or "pre_rope": what K the method wants, and gives back.
@@ -40,6 +42,7 @@ class StorageMethod(ABC):
     examples: ClassVar[tuple[Mapping[str, str], ...]] = ({},)
     same_bytes: ClassVar[bool] = True
     across_heads: ClassVar[bool] = False
+    idempotent: ClassVar[bool] = True
     calibrated: ClassVar[bool] = False
     basis: ClassVar[str] = "post_rope"
     own_raw: ClassVar[bool | int] = False

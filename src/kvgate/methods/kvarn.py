@@ -163,6 +163,7 @@ class KVarN(StorageMethod):
 
     name = "kvarn"
     description = "Hadamard rotation, variance normalised over tokens and channels of a tile, 2 or 4 bits asymmetric"
+    idempotent = False
     source = Source("spec", "arXiv 2606.03458; huawei-csl/KVarN kvarn_store_tile_k/api_test.py", "f9806bd")
     parameters = (Parameter("bits", 2, allowed=(2, 4)), Parameter("group", 128, allowed=(64, 128)))
     examples: ClassVar[tuple[Mapping[str, str], ...]] = ({}, {"bits": "4", "group": "64"})

@@ -145,6 +145,7 @@ class Qjl(StorageMethod):
 
     name = "qjl"
     description = "keys as signs of a random projection with norms, 8 loud channels apart; values in 2 bits like KIVI's"
+    idempotent = False
     source = Source("spec", "arXiv 2406.03482; amirzandieh/QJL models/llama3_utils_qjl.py", "1a8e14b")
     parameters = (
         Parameter("sketch", 256, allowed=(128, 256, 512, 1024)),

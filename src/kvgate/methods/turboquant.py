@@ -111,6 +111,7 @@ class TurboQuant(StorageMethod):
 
     name = "turboquant"
     description = "the paper's random rotation and Lloyd-Max levels; qjl=1 spends one bit on signs of the residual"
+    idempotent = False
     source = Source("spec", "arXiv 2504.19874, algorithms 1 and 2")
     parameters = (
         Parameter("bits", 4, allowed=(2, 3, 4)),

@@ -103,6 +103,7 @@ class UltraQuant(StorageMethod):
     description = (
         "vLLM's ultraquant_4bit: E2M1 with a power-of-two scale per 32, keys rotated; two layers at either end native"
     )
+    idempotent = False
     source = Source("spec", "vllm/v1/attention/ops/ultraquant/reference.py", "vLLM 0.32.0")
 
     def sized(self, side: KVSide, values: Mapping[str, int]) -> Fp4Storage:

@@ -182,6 +182,7 @@ class _Case:
         self.check_sizes(x)
         self.check_locality(x, whole)
         self.check_error(x, whole, report)
+        self.check_again(whole)
         self.check_seeds(x, whole)
         self.check_torch(x, whole)
         self.check_refusals(x)
@@ -323,6 +324,16 @@ class _Case:
                 np.all(np.abs(found - expected) <= _SLACK_DB),
                 f"{self}: SQNR of heads is {found.min():.2f} to {found.max():.2f} dB, and theory gives {expected:.2f}",
             )
+
+    def check_again(self, whole: WindowStream) -> None:
+        """Where the method says so, storing what was read stores the same bytes."""
+        import numpy as np
+
+        again = self.open()
+        again.append(whole.read())
+        need(np.isfinite(again.read()).all(), f"{self}: storing what was read gives values that are not finite")
+        if self.method.idempotent:
+            _same(again.packed(), whole.packed(), f"{self}: storing what was read stores other bytes")
 
     def check_seeds(self, x: Floats, whole: WindowStream) -> None:
         again = self.open()
