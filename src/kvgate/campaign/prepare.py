@@ -20,6 +20,7 @@ from kvgate.core.geometry import ModelFiles
 from kvgate.core.observation import content_digest
 from kvgate.core.suite import Suite
 from kvgate.gate.policy import Policy, load_policy
+from kvgate.models.model_folder import resolve_folder
 from kvgate.models.resolve import resolve_model
 
 PRESETS = ("smoke", "default")
@@ -67,13 +68,14 @@ def prepare(spec: CheckSpec) -> Prepared:
     if spec.log or spec.base_log or spec.assume_engaged or spec.same_model:
         raise UserError("--log, --base-log, --assume-engaged and --same-model are for servers that already run")
     driver = find_driver(spec.engine)
-    model = resolve_model(spec.model)
+    # An engine that loads Hugging Face folders says so; the others take GGUF files and catalogue names.
+    model = (resolve_folder if getattr(driver, "model_kind", "gguf") == "folder" else resolve_model)(spec.model)
     cpus = usable_threads()
     if spec.threads is not None and spec.threads > cpus:
         # Threads wait for each other at every step; more of them than CPUs stand still by turns, for hours.
         raise UserError(f"{spec.threads} threads on {cpus} usable CPUs", fix=f"use --threads {cpus} or fewer")
     wanted = SMOKE_CONTEXT_TOKENS if preset == "smoke" else DEFAULT_CONTEXT_TOKENS
-    context = spec.context_tokens or min(wanted, model.geometry.context_tokens)
+    context = spec.context_tokens or min(wanted, model.geometry.context_tokens or wanted)
     settings = Settings(context_tokens=context, threads=spec.threads or cpus, env=spec.env)
     floors = choose_floors(policy.floor.arms)
     arms = build_arms(

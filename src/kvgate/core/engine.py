@@ -49,6 +49,7 @@ class Settings:
         batch_tokens, ubatch_tokens: logical and physical batch; slots: parallel sequences.
         threads: CPU threads; checkpoints: context checkpoints (llama.cpp).
         env: environment variables set for the child.
+        arguments: the person's own words for the engine's command line, "--name=value" each.
     """
 
     context_tokens: int
@@ -58,6 +59,7 @@ class Settings:
     threads: int = 2
     checkpoints: int = 0
     env: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

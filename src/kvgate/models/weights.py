@@ -52,6 +52,22 @@ def weights_bytes(path: Path) -> Weights | None:
     return _sum_headers(path, names) if names else None
 
 
+def weights_files(path: Path) -> tuple[str, ...]:
+    """Names of the safetensors files that an engine loads from a model's folder; empty where there are none.
+
+    Raises:
+        UserError: the index lies, or a file that it names is not there.
+    """
+    index = path / INDEX_NAME
+    if not index.is_file():
+        return _files(path)
+    names = index_shards(read_json_object(index, max_bytes=MAX_INDEX_BYTES), str(index))
+    missing = next((name for name in names if not (path / name).is_file()), None)
+    if missing is not None:
+        raise UserError(f"{path} has no {missing}, which {INDEX_NAME} names", fix="download it")
+    return names
+
+
 def gguf_weights(headers: Iterable[GgufHeader]) -> Weights:
     """Bytes of the tensor tables of a GGUF file, or of all its parts.
 

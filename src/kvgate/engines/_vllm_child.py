@@ -1,0 +1,120 @@
+"""vLLM's keeper as a child process: started without a shell, its log kept in memory, ended with us.
+
+The keeper ends the whole family of vLLM's processes when its standard input ends, so that nothing outlives us.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from kvgate.core.errors import UserError
+from kvgate.core.text import one_line
+from kvgate.engines._llama_child import LogBuffer
+
+#: The keeper gives vLLM 3 s to free its shared memory before it kills.
+GRACE_S: Final = 4.0
+#: Variables that would change what the engine does without anybody having asked for it, or load other modules into a
+#: foreign interpreter.
+_OURS: Final = ("VLLM_", "PYTHONPATH", "PYTHONHOME", "OMP_NUM_THREADS")
+#: Where vLLM keeps compiled code and configuration: no matter of numbers.
+_KEPT: Final = ("VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT")
+_PREFIX: Final = re.compile(r"^\(\w+(?: \w+=\w+)*\) (?:(?:INFO|WARNING|ERROR|CRITICAL) \S+ \S+ \[[^\]]*\] ?)?")
+_ERROR: Final = re.compile(r"(?:^|: )error: (.+)|^\s*((?:[\w.]*(?:Error|Exception)|Value error)\b[:,] .+)")
+#: Errors that only say that a process below failed, or how the program is called.
+_ECHOES: Final = (
+    "Engine core initialization failed",
+    "WorkerProc initialization failed",
+    "Executor failed",
+    "DeadError",
+)
+MAX_LINE_CHARS: Final = 600
+
+
+class Keeper:
+    """One keeper with pipes for input and output and a buffered log."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+        try:
+            self.process = subprocess.Popen(
+                list(argv),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=child_env(env),
+                bufsize=0,
+            )
+        except OSError as e:
+            raise UserError(
+                f"engine interpreter {argv[0]!r} cannot be started: {e.strerror}",
+                fix="give the Python that has vLLM by --engine-python",
+            ) from None
+        if self.process.stderr is None or self.process.stdin is None or self.process.stdout is None:
+            raise RuntimeError("a child without pipes")
+        self.stdin, self.stdout = self.process.stdin, self.process.stdout
+        self.log = LogBuffer(self.process.stderr)
+        #: Leader of the process group that vLLM runs in, once it is known.
+        self.group: int | None = None
+
+    def ended(self) -> str | None:
+        """None while vLLM runs, else how it ended and the log line that best says why."""
+        status = self.process.poll()
+        if status is None:
+            return None
+        if status < 0:
+            # Its keeper was killed: nobody else ends the rest of the family.
+            self._kill_group()
+        self.log.finish()
+        number = -status if status < 0 else status - 128
+        how = f"killed by signal {number}" if status < 0 or 0 < number < 65 else f"exit status {status}"
+        why = one_line(last_words(self.log.lines()), 300)
+        return f"{how}: {why}" if why else how
+
+    def stop(self) -> None:
+        """End it now; returns when it is gone."""
+        with contextlib.suppress(OSError):
+            self.stdin.close()
+        try:
+            self.process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        if self.process.wait() < 0:
+            self._kill_group()
+        with contextlib.suppress(OSError):
+            self.stdout.close()
+        self.log.finish()
+
+    def _kill_group(self) -> None:
+        if self.group is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.group, signal.SIGKILL)
+            self.group = None
+
+
+def child_env(extra: Mapping[str, str]) -> dict[str, str]:
+    """Our environment without variables that steer the engine, plus `extra`."""
+    kept = {k: v for k, v in os.environ.items() if k in _KEPT or not k.startswith(_OURS)}
+    if "OMP_WAIT_POLICY" not in kept:
+        # As for llama.cpp: threads that spin long at barriers starve each other as soon as anything else runs.
+        kept.setdefault("GOMP_SPINCOUNT", "5000")
+    return kept | dict(extra)
+
+
+def last_words(lines: Iterable[str]) -> str:
+    """The line that best says why vLLM ended: the first error that is not a mere echo of another."""
+    found: list[str] = []
+    last = ""
+    for line in lines:
+        text = _PREFIX.sub("", line[:MAX_LINE_CHARS]).rstrip()
+        last = text.strip() or last
+        if m := _ERROR.search(text):
+            found.append((m[1] or m[2]).strip())
+    told = [e for e in found if not any(echo in e for echo in _ECHOES)]
+    # pydantic says first that there is an error, and a line later which.
+    said = [e for e in told if "validation error" not in e]
+    return next(iter((*said, *told, *found)), last)

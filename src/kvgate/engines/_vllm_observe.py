@@ -1,0 +1,235 @@
+"""What one vLLM server did, from its load log and its metrics, and how it stands against what was expected."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kvgate.core.deployment import (
+    CachePart,
+    Consequence,
+    Deployment,
+    Engaged,
+    Engagement,
+    Expected,
+    Identity,
+    Loud,
+    Note,
+    Subject,
+)
+from kvgate.core.engine import Launch
+from kvgate.core.errors import UserError
+from kvgate.core.units import MIB_BYTES
+from kvgate.enginefacts.log_patterns import load
+from kvgate.engines._attached import hold_against
+from kvgate.engines._vllm_recipe import ENGINE
+from kvgate.plan.log_values import StartLog
+from kvgate.plan.logs import read_log
+
+ATTACHED: Final = "attached"
+#: The gauge whose labels are the engine's own cache configuration.
+GAUGE: Final = "vllm:cache_config_info"
+_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+#: Labels that say what the cache is.
+_TOLD: Final = (
+    *("cache_dtype", "kv_cache_dtype_skip_layers", "block_size", "num_gpu_blocks", "kv_cache_size_tokens"),
+    "enable_prefix_caching",
+)
+#: Facts whose lines are evidence.
+_EVIDENCE: Final = (
+    *("version", "requested_dtype", "config_dtype", "dtype", "device", "backend", "kernel", "scales", "query_scale"),
+    *("query_dtype_prefill", "available", "tokens", "concurrency", "context_tokens", "batched_tokens", "fallback"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the keeper and the server's pages report beside the log.
+
+    Attributes:
+        package, version: of vLLM in that interpreter; None if they could not be read.
+        labels: of the cache gauge; empty where the page has none.
+    """
+
+    package: str | None
+    version: str | None
+    note: Note
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def cache_labels(metrics: str) -> dict[str, str]:
+    """Labels of the cache gauge on a metrics page; empty without it."""
+    line = next((x for x in metrics.splitlines() if x.startswith(GAUGE + "{")), "")
+    return {m[1]: m[2] for m in _LABEL.finditer(line[:8192])}
+
+
+def deployment_of(launch: Launch, lines: Sequence[str], seen: Seen) -> Deployment:
+    """Requested and observed of one server. A log that says nothing leaves types and sizes unknown."""
+    try:
+        log: StartLog | None = read_log("\n".join(lines))
+    except UserError:
+        log = None
+    return Deployment(
+        identity=_identity(launch, log, seen),
+        subject=Subject(
+            spelling=launch.request.spelling or str(launch.request.recipe),
+            requested=str(launch.request.recipe),
+            effective=str(launch.effective),
+        ),
+        loud=_loud(launch, log),
+        consequence=_consequence(launch, log, seen),
+        note=seen.note,
+        evidence=_evidence(launch, log, seen),
+    )
+
+
+def _identity(launch: Launch, log: StartLog | None, seen: Seen) -> Identity:
+    model, settings = launch.request.model, launch.request.settings
+    compute = None if log is None else log.word("model_dtype")
+    return Identity(
+        engine=ENGINE,
+        version=seen.version,
+        build=f"{seen.package} {seen.version}" if seen.version else None,
+        model_digest=model.digest,
+        tokenizer_digest=model.tokenizer_digest,
+        template_digest=model.template_digest or "none",
+        weights_dtype=f"{model.weights_dtype}, computed in {compute}" if compute else None,
+        device=_device(log),
+        tensor_parallel=None if log is None else log.whole("tp"),
+        pipeline_parallel=None if log is None else log.whole("pp"),
+        context_tokens=None if log is None else log.whole("context_tokens"),
+        batch_tokens=settings.context_tokens,  # a prompt is handed over whole
+        ubatch_tokens=None if log is None else log.whole("batched_tokens"),
+        # The log names only what is not the engine's default.
+        slots=(log.whole("slots") if log is not None else None) or settings.slots,
+        threads=settings.threads,
+        checkpoints=0,
+        prefix_cache=_prefix_cache(log, seen),
+        chunked_prefill=True,
+        speculation="none",
+        sampling="as each request says",
+        flash_attention="by the backend",
+        env=dict(settings.env),
+    )
+
+
+def _device(log: StartLog | None) -> str | None:
+    word = None if log is None else log.word("device")
+    return word.lower() if word else None
+
+
+def _prefix_cache(log: StartLog | None, seen: Seen) -> bool | None:
+    word = seen.labels.get("enable_prefix_caching") or (log.word("prefix_cache") if log is not None else None)
+    return {"True": True, "False": False}.get(word or "")
+
+
+def _loud(launch: Launch, log: StartLog | None) -> Loud:
+    if log is None:
+        return Loud()
+    backend, kernel = log.word("backend"), log.word("kernel")
+    latent = any(layer.is_latent for layer in launch.request.model.geometry.layers)
+    if backend is None and _device(log) == "cpu" and not latent:
+        # Plain attention has one backend there, and no line names it: platforms/cpu.py get_attn_backend_cls.
+        backend = "CPU_ATTN"
+    return Loud(backend=backend, kernel=f"FlashAttention {kernel}" if kernel else None)
+
+
+def _consequence(launch: Launch, log: StartLog | None, seen: Seen) -> Consequence:
+    if log is None:
+        return Consequence()
+    stored = log.stored
+    k, v = stored.k, stored.v
+    label = seen.labels.get("cache_dtype", "auto")
+    own = load(ENGINE).codec_of(label)
+    if own is not None and k is not None and own != k:
+        # Log and metrics of one server disagree: nobody knows.
+        k = v = None
+    tokens, kv_bytes = log.tokens, log.kv_bytes
+    parts = _parts(launch.expected, tokens, k, v, len(launch.request.model.geometry.layers))
+    return Consequence(
+        k_codec=k,
+        v_codec=v,
+        kv_mib=None if kv_bytes is None else round(kv_bytes / MIB_BYTES, 2),
+        cells=tokens,
+        layers=len(launch.request.model.geometry.layers),
+        parts=parts,
+    )
+
+
+def _parts(expected: Expected, tokens: int | None, k: str | None, v: str | None, layers: int) -> tuple[CachePart, ...]:
+    """The pool of blocks. vLLM prints its tokens; MiB of K and V are those tokens times the plan's bytes."""
+    if tokens is None or k is None or v is None or not expected.parts_mib:
+        return ()
+    kind, planned, k_mib, v_mib = expected.parts_mib[0]
+    share = tokens / planned if planned else 0.0
+    return (
+        CachePart(
+            kind=kind,
+            cells=tokens,
+            layers=layers,
+            k_codec=k,
+            v_codec=v,
+            k_mib=round(k_mib * share, 2),
+            v_mib=round(v_mib * share, 2),
+        ),
+    )
+
+
+def _evidence(launch: Launch, log: StartLog | None, seen: Seen) -> tuple[str, ...]:
+    said = [f"package {seen.package} {seen.version}"] if seen.version else []
+    if log is not None:
+        facts = [f for name in _EVIDENCE for f in log.every(name)]
+        said += dict.fromkeys(f.text for f in sorted(facts, key=lambda f: f.line))
+        said += [f"log: {c.says}" for c in log.contradictions if c.severity == "error"]
+    if seen.labels:
+        told = ", ".join(f'{name}="{seen.labels[name]}"' for name in _TOLD if name in seen.labels)
+        said.append(f"/metrics {GAUGE}: {told}")
+    origin = launch.effective.k.origin if launch.effective.k is not None else None
+    if origin == "unit":
+        said.append("scales: 1.0, since the checkpoint has no KV scheme")
+    elif origin == "checkpoint":
+        said.append("scales: the checkpoint's own, by its KV scheme")
+    return tuple(said)
+
+
+def engaged(expected: Expected, observed: Deployment) -> Engaged:
+    """Hold type and capacity of the log against the plan; both must agree.
+
+    Capacity is compared to the token where it was predicted: a cache in another type would have other tokens.
+    """
+    if observed.note.place == ATTACHED:
+        return hold_against(expected, observed)
+    seen, lines = observed.consequence, observed.evidence
+    if observed.identity.version is None:
+        return _no("the version of vLLM's package could not be read", lines)
+    if not load(ENGINE).knows(observed.identity.version):
+        known = load(ENGINE)
+        return Engaged(
+            Engagement.UNOBSERVED,
+            f"vLLM {observed.identity.version} is outside of what was read ({known.known_since} up to "
+            f"{known.known_until}): the meaning of its log is not certain",
+            lines,
+        )
+    if seen.k_codec is None or seen.v_codec is None:
+        return _no("the load log names no KV cache type, or its metrics name another", lines)
+    broken = next((line for line in lines if line.startswith("log: ")), "")
+    if broken:
+        return _no(broken.removeprefix("log: "), lines)
+    for what, want, got in (("K type", expected.k_codec, seen.k_codec), ("V type", expected.v_codec, seen.v_codec)):
+        if want != got:
+            return _no(f"{what}: asked for {want}, the log says {got}", lines)
+    if not expected.parts_mib:
+        return Engaged(Engagement.CONFIRMED, f"the log says {seen.k_codec}; its capacity was not predicted", lines)
+    planned = expected.parts_mib[0][1]
+    if seen.cells != planned:
+        got_tokens = "no tokens" if seen.cells is None else f"{seen.cells:,} tokens"
+        return _no(f"capacity: {planned:,} tokens in {expected.k_codec} were planned, the log says {got_tokens}", lines)
+    return Engaged(
+        Engagement.CONFIRMED, f"the log says {seen.k_codec} and {planned:,} tokens, as planned to the token", lines
+    )
+
+
+def _no(reason: str, lines: Sequence[str]) -> Engaged:
+    return Engaged(Engagement.CONTRADICTED, reason, tuple(lines))

