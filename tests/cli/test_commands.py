@@ -22,7 +22,7 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
     ("argv", "word"),
     [
         (["chek"], "chek"),
-        (["check"], "model"),
+        (["check"], "MODEL"),
         (["check", "/no/such.gguf", "--kv", "q8_0"], "no/such"),
         (["check", "smollm2", "--kv", "q8_0", "--context", "3"], "256"),
         (["check", "smollm2", "--kv", "q8_1"], "q8_1"),  # aborts the engine: refused before it starts

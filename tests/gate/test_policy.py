@@ -25,7 +25,8 @@ def test_three_policies_ship_and_load() -> None:
     assert [p.name for p in policies] == list(builtin_policies())
     assert len({p.digest() for p in policies}) == 3
     assert all(any(r.role == "decide" for r in p.rules) for p in policies)
-    assert all(dict(p.floor.max) == {"prefill.kl_mean|topk_prefill.kl_mean|topk_decode.kl_mean": 0.01} for p in policies)
+    noise = "prefill.kl_mean|topk_prefill.kl_mean|topk_decode.kl_mean"
+    assert all(dict(p.floor.max) == {noise: 0.01} for p in policies)
 
 
 def test_strict_asks_for_more_than_default() -> None:

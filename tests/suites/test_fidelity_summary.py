@@ -282,7 +282,7 @@ def test_other_estimators_are_not_mixed_in(records: Records) -> None:
     """Positions over the top k are another quantity; mixing them is refused."""
     case_id = next(iter(records.cases))
     mixed = (*records.positions, block(case_id, "cand", np.zeros(3), estimator="topk_bucket"))
-    with pytest.raises(ValueError, match="another estimator than .full."):
+    with pytest.raises(ValueError, match=r"another estimator than .full."):
         SUITE.summarise(replace(records, positions=mixed).pair_with("cand"))
 
 

@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 def check(
     models: Annotated[
         list[str],
-        typer.Argument(metavar="MODEL...", help="GGUF file, catalogue name such as smollm2, or a server's URL."),
+        typer.Argument(metavar="MODEL", help="GGUF file, catalogue name such as smollm2, or a server's URL."),
     ],
     kv: Annotated[list[str] | None, typer.Option("--kv", help="Candidate recipe, e.g. q8_0 or k=q8_0,v=q4_0.")] = None,
     policy: Annotated[str, typer.Option(help="smoke, default, strict, or a policy file (TOML).")] = "default",
