@@ -35,10 +35,11 @@ def packed_words(codes: list[int], bits: int) -> bytes:
     return np.array(words, "<u4").tobytes()
 
 
+@pytest.mark.parametrize("offset", [0, 500])  # at 500 float16 holds quarters: the zero point is far from the minimum
 @pytest.mark.parametrize("bits", [2, 4])
-def test_keys_are_quantized_per_channel_over_tokens(bits: int, rng: np.random.Generator) -> None:
+def test_keys_are_quantized_per_channel_over_tokens(bits: int, offset: float, rng: np.random.Generator) -> None:
     """Each channel of 32 tokens has its own float16 scale and zero; codes lie in 32-bit words along tokens."""
-    x = rng.standard_normal((1, 2, 128, 64)).astype(np.float32)
+    x = (offset + rng.standard_normal((1, 2, 128, 64))).astype(np.float32)
     stream = Kivi().open("k", {"bits": str(bits)}, LAYER)
     stream.append(x)
     held, read = stream.packed(), stream.read()

@@ -104,6 +104,31 @@ def test_the_sketch_is_orthogonal_in_blocks() -> None:
         assert np.allclose(block.T @ block, 64 * np.eye(64), rtol=0, atol=1e-9)
 
 
+#: Square error of keys relative to the values', after one and after ten times of storing what was read; measured.
+CYCLES = {
+    "ultraquant_4bit": (0.0151, 0.0193),
+    "turboquant": (0.0093, 0.0262),
+    "kvarn": (0.24, 1.29),
+    "qjl": (0.19, 8.9),
+}
+
+
+@pytest.mark.parametrize("name", CYCLES)
+def test_error_of_many_cycles(name: str, rng: np.random.Generator) -> None:
+    """The drift that the pages state, within a quarter."""
+    layer = LayerGeometry(0, "full_attention", 2, 128, 128)
+    x = (rng.standard_normal((1, 2, 512, 128)) * np.exp(0.5 * rng.standard_normal(128))).astype(np.float32)
+    errors, now = [], x
+    for _ in range(10):
+        stream = spec.method(name).open("k", {}, layer)  # type: ignore[attr-defined]
+        stream.append(now)
+        now = stream.read()
+        errors.append(float(((now - x) ** 2).mean() / (x**2).mean()))
+
+    assert errors[0] == pytest.approx(CYCLES[name][0], rel=0.25)
+    assert errors[-1] == pytest.approx(CYCLES[name][1], rel=0.25)
+
+
 #: Bytes per element, K and V together, at head_dim 64 and 128 (arithmetic of each layout's parts).
 BYTES_PER_ELEMENT = {
     "turboquant_k8v4": (0.78125, 0.765625),

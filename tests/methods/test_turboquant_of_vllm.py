@@ -148,6 +148,8 @@ def test_an_odd_slot_is_padded() -> None:
 
     assert method.slot(8) == 14
     assert stream.stored_bytes() == 3 * 9
+    assert method.storage("v", {}).row_bytes(8) == 9
+    assert method.storage("k", {}).row_bytes(8) == 5
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3, 4, 5, 32, 36])

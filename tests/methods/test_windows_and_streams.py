@@ -208,6 +208,19 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
         open_layer(parse("kivi"), LAYER, native="q8_0")
 
 
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_decoded_values_may_be_kept(recipe: str) -> None:
+    """With `keep_decoded`, every read along the way is the same as without, and so are the bytes held."""
+    x = np.random.default_rng(0).standard_normal((1, 2, 200, 64)).astype(np.float32)
+    plain, kept = open_layer(parse(recipe), LAYER), open_layer(parse(recipe), LAYER, keep_decoded=True)
+    for first, last in ((0, 1), (1, 65), (65, 66), (66, 140), (140, 200)):
+        part = x[:, :, first:last]
+        one, other = plain.step(part, part), kept.step(part, part)
+        assert np.array_equal(one.k, other.k)
+        assert np.array_equal(one.v, other.v)
+    assert kept.stored_bytes() == plain.stored_bytes()
+
+
 def test_scales_from_outside() -> None:
     """fp8 per head: each head's own scale is used, and one that the recipe excludes is refused."""
     x = np.random.default_rng(0).standard_normal((1, 2, 9, 64)).astype(np.float32)

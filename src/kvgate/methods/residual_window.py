@@ -52,7 +52,13 @@ class WindowStream:
         storage: the rule and the sizes. coder: values of whole groups to bytes. layer: checked against what comes.
         native: codec of native tokens; None takes the dtype of the first tokens.
         transforms: applied to encoded tokens, first to last; native tokens stay in the model's basis.
+
+    Attributes:
+        keep_decoded: hold float32 values beside the bytes, so that reading does not decode everything anew: for
+            token-by-token loops, at the price of memory. Set it before the first append.
     """
+
+    keep_decoded = False
 
     def __init__(
         self,
@@ -74,6 +80,7 @@ class WindowStream:
         self._sink: list[Array] = []
         self._recent: list[Array] = []
         self._encoded: dict[str, list[Array]] = {}
+        self._decoded: list[Array] = []
         self._tables: Packed | None = None
         storage.group_bytes(self._dim)
 
@@ -110,12 +117,11 @@ class WindowStream:
         if self._xp is None or self._native is None:
             raise UserError(f"{self.storage.name}: nothing was appended yet")
         parts = [from_bytes(self._xp, p, self._native) for p in self._sink]
-        packed = self._joined()
-        if packed:
-            decoded = self.coder.decode(packed, self._tables or {})
-            for transform in reversed(self.transforms):
-                decoded = transform.inverse(decoded)
-            parts.append(decoded)
+        if self._decoded:
+            self._decoded = [join(self._xp, self._decoded, 2)]
+            parts += self._decoded
+        elif self._encoded:
+            parts.append(self._decode(self._joined()))
         parts += [from_bytes(self._xp, p, self._native) for p in self._recent]
         parts = [p for p in parts if p.shape[2]] or parts[:1]
         return join(self._xp, parts, 2)
@@ -152,9 +158,18 @@ class WindowStream:
             self._tables = self._fit(from_bytes(xp, waiting[:, :, : max(1, self.storage.warmup_tokens)], native))
         x = self._forward(from_bytes(xp, waiting[:, :, :count], native))
         with xp.quiet():
-            for name, array in self.coder.encode(x, self._tables or {}).items():
+            held = self.coder.encode(x, self._tables or {})
+            for name, array in held.items():
                 self._encoded.setdefault(name, []).append(array)
+            if self.keep_decoded:
+                self._decoded.append(self._decode(held))
         self._recent = [xp.contiguous(waiting[:, :, count:])]
+
+    def _decode(self, packed: Packed) -> Array:
+        x = self.coder.decode(packed, self._tables or {})
+        for transform in reversed(self.transforms):
+            x = transform.inverse(x)
+        return x
 
     def _fit(self, first: Array) -> Packed:
         """Fit transforms and coder to the first tokens behind the sinks; what they keep for good."""

@@ -130,7 +130,7 @@ def open_side(
     window: Window | None = None,
     native: str | None = None,
     tables: Any = None,
-) -> tuple[SideStream, bool | int]:
+) -> tuple[WindowStream, bool | int]:
     """One side of a recipe on one layer, and its `own_raw`.
 
     Raises:
@@ -199,6 +199,7 @@ def open_layer(
     *,
     native: str | None = None,
     tables: Mapping[KVSide, Any] | None = None,
+    keep_decoded: bool = False,
 ) -> LayerStream:
     """An empty stream of one layer under a recipe; `native` layers hold their tokens as they come.
 
@@ -206,6 +207,7 @@ def open_layer(
         recipe: of this layer (see `mixed.layer_recipes` for `keep=` and boundary layers).
         native: codec of native tokens ("bf16"); None takes the dtype of the first tokens.
         tables: per side, what a calibration gave: a scale for fp8 and nvfp4, a method's own tables.
+        keep_decoded: see `WindowStream`; for loops that read after every token.
 
     Raises:
         UserError: anything in the recipe that does not fit this layer.
@@ -221,7 +223,9 @@ def open_layer(
     assert recipe.k is not None and recipe.v is not None  # noqa: S101  (both or none: Recipe's own rule)
     asked = window if window != Window() else None
     k, k_raw = open_side(recipe.k, "k", layer, window=asked, native=native, tables=given.get("k"))
+    k.keep_decoded = keep_decoded
     if not layer.v_dim:
         return LayerStream(k, None, k_raw)
     v, v_raw = open_side(recipe.v, "v", layer, window=asked, native=native, tables=given.get("v"))
+    v.keep_decoded = keep_decoded
     return LayerStream(k, v, k_raw or v_raw)
