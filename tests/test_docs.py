@@ -32,10 +32,17 @@ def test_the_real_run_is_shown(page: str) -> None:
     assert "q4_0: FAIL" in block
 
 
-@pytest.mark.parametrize(("name", "page"), [("cli.md", pages.cli_page), ("registered.md", pages.tables_page)])
-def test_generated_pages_are_fresh(name: str, page: object) -> None:
+@pytest.mark.parametrize("name", pages.PAGES)
+def test_generated_pages_are_fresh(name: str) -> None:
     """`make docs` would change nothing."""
-    assert (ROOT / "docs" / name).read_text() == page(), "run `make docs`"
+    assert (ROOT / "docs" / name).read_text() == pages.PAGES[name](), "run `make docs`"
+
+
+def test_every_verb_has_its_help() -> None:
+    """The page of the command line follows what is registered."""
+    listed = [" ".join(verb) for verb in pages.verbs()]
+
+    assert {"", "check", "models", "models get", "plan", "policy check"} <= set(listed)
 
 
 @pytest.mark.parametrize("path", DOCS, ids=lambda p: p.name)
