@@ -82,10 +82,12 @@ def test_chunks_do_not_show(name, rng, monkeypatch):
 
     for size in (1, 100, 1000):
         monkeypatch.setattr(machinery, "CHUNK_ELEMENTS", size)
-        assert np.array_equal(one.encode(x), packed)
-        assert np.array_equal(one.decode(packed), back)
-        assert np.array_equal(one.error_bound(x), bound)
-        assert np.array_equal(one.roundtrip(x), back)
+        monkeypatch.setattr(machinery, "TORCH_CHUNK_ELEMENTS", size)
+        for array in (x, torch.from_numpy(x)):
+            assert np.array_equal(one.encode(array), packed)
+            assert np.array_equal(one.decode(one.encode(array)), back)
+            assert np.array_equal(one.error_bound(array), bound)
+            assert np.array_equal(one.roundtrip(array), back)
 
 
 @pytest.mark.parametrize("name", OURS)

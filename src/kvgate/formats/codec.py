@@ -26,10 +26,12 @@ from kvgate.formats.xp import FLOATS, Namespace, dtype_name, namespace
 if TYPE_CHECKING:
     from kvgate.formats.xp import Array
 
-#: float32 elements worked on at once on a processor: 250 KiB, so that a few temporaries stay in its second-level cache.
-#: Not a power of two: columns at such distances would fall on each other in the first-level cache (four times slower).
+#: float32 elements worked on at once by numpy: 250 KiB, so that a few temporaries stay in the second-level cache. Not a
+#: power of two: columns at such distances would fall on each other in the first-level cache (four times slower).
 CHUNK_ELEMENTS = 64_000
-#: The same on an accelerator, where each operation is a launch.
+#: By torch on a processor: its threads meet after each operation, which must be worth it.
+TORCH_CHUNK_ELEMENTS = 500_000
+#: By torch on an accelerator, where each operation is a launch.
 DEVICE_CHUNK_ELEMENTS = 1 << 24
 
 
@@ -141,8 +143,7 @@ class _Lines:
         return xp.repeat(factor, self.count // factor.shape[0] if factor.shape[0] else 1)
 
     def parts(self, xp: Namespace) -> Iterator[slice]:
-        size = CHUNK_ELEMENTS if xp.on_processor else DEVICE_CHUNK_ELEMENTS
-        step = max(1, size // max(1, self.width))
+        step = max(1, _chunk_elements(xp) // max(1, self.width))
         return (slice(a, min(a + step, self.count)) for a in range(0, self.count, step))
 
     def fold(self, part: Array) -> Array:
@@ -193,6 +194,12 @@ class _Job:
             for part, values in self.chunks():
                 flat[part] = work(values, part).reshape(-1, self.cut.width)
         return out
+
+
+def _chunk_elements(xp: Namespace) -> int:
+    if xp.on_processor:
+        return CHUNK_ELEMENTS if xp.name == "numpy" else TORCH_CHUNK_ELEMENTS
+    return DEVICE_CHUNK_ELEMENTS
 
 
 def _decode_into(out: Array, numerics: Numerics, packed: Array, xp: Namespace, factor: Array) -> None:
