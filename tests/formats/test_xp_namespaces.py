@@ -253,6 +253,17 @@ def test_packing_is_undone(columns, rng):
             assert np.array_equal(back, want)
 
 
+@pytest.mark.parametrize("kind", ["i16", "i32", "f32", "i64"])
+def test_a_slice_of_one_line_can_be_viewed_wider(kind):
+    """One line, from its third byte on, is contiguous in torch and starts where a wider kind may not."""
+    line = np.arange(2 + 16, dtype=np.uint8).reshape(1, -1)
+
+    ours, theirs = both(lambda xp, a: xp.view(xp.contiguous(a[:, 2:]), kind), line)
+
+    assert np.array_equal(ours.view(np.uint8), line[:, 2:])
+    assert np.array_equal(theirs.view(np.uint8), line[:, 2:])
+
+
 def test_the_namespace_follows_the_array():
     """By library and device; anything else is refused in one line."""
     assert namespace(np.zeros(1)) is XP

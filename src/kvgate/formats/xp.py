@@ -535,7 +535,11 @@ class _Torch(Namespace):
         return a.contiguous()
 
     def view(self, a: Array, kind: Kind) -> Array:
-        return a.view(self._dtypes[kind])
+        dtype = self._dtypes[kind]
+        # A slice of one line is contiguous and may still start where the wider kind cannot.
+        if dtype.itemsize > a.element_size() and a.storage_offset() * a.element_size() % dtype.itemsize:
+            a = a.clone()
+        return a.view(dtype)
 
     def contiguous(self, a: Array) -> Array:
         return a.contiguous()
