@@ -10,9 +10,10 @@ import pytest
 
 from kvgate.core.errors import UserError
 from kvgate.core.geometry import LayerGeometry
+from kvgate.formats.xp import numpy_namespace
 from kvgate.methods import spec
 from kvgate.methods.lloyd_max import angle_levels
-from kvgate.methods.polarquant import SEED, PolarQuant
+from kvgate.methods.polarquant import SEED, PolarQuant, _turn
 from kvgate.methods.qjl import Qjl, random_sketch
 from kvgate.methods.turboquant import random_rotation
 
@@ -46,6 +47,28 @@ def test_angles_are_those_of_atan2(rng: np.random.Generator) -> None:
         radii = np.sqrt(a * a + b * b)
     assert np.allclose(held["encoded.radii"][0, 0].view("<f2"), radii, rtol=2.0**-10, atol=1e-7)
     assert not stream.read()[0, 0, 0].any()
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "cell"),
+    [
+        (1, 0, 0),
+        (1, 1, 2),
+        (0, 1, 4),
+        (-1, 1, 6),
+        (-1, 0, 8),
+        (-1, -1, 10),
+        (0, -1, 12),
+        (1, -1, 14),
+        (0, 0, 0),
+        (2, -1e-6, 15),
+    ],
+)
+def test_cells_of_the_circle(a: float, b: float, cell: int) -> None:
+    """The axes and diagonals open their own cells, counter-clockwise; the zero vector is in the first."""
+    x = np.array([[a, b]], np.float32)
+
+    assert _turn(numpy_namespace(), x[:, :1], x[:, 1:]).item() == cell
 
 
 def test_polarquant_does_not_depend_on_the_data(rng: np.random.Generator) -> None:

@@ -22,6 +22,15 @@ def test_the_rotation_is_orthogonal_and_fixed() -> None:
     assert not np.allclose(p, random_projection(64, 5))
 
 
+def test_the_rotation_is_uniform() -> None:
+    """Q of a Gaussian matrix is uniform only with R's diagonal made positive; else it depends on the library."""
+    gaussian = np.random.Generator(np.random.PCG64(5)).standard_normal((64, 64))
+    r = random_rotation(64, 5).T @ gaussian
+
+    assert np.all(np.diag(r) > 0)
+    assert np.allclose(np.tril(r, -1), 0, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("bits", [2, 3, 4])
 def test_distortion_does_not_depend_on_the_data(bits: int, rng: np.random.Generator) -> None:
     """Random, constant, sparse and heavy-tailed vectors all come back with Lloyd-Max's error for a normal source.
