@@ -16,6 +16,8 @@ from kvgate.testing import check_engine, fake_request
 
 #: Engines that are only an address: there is nothing to start, so their tests are their own.
 ATTACH_ONLY = {"openai"}
+#: Engines with an environment and a model of their own; checked in tests/vllm.
+ELSEWHERE = {"vllm"}
 
 
 def request_for(name: str, pytest_request: pytest.FixtureRequest) -> Request:
@@ -31,7 +33,7 @@ def request_for(name: str, pytest_request: pytest.FixtureRequest) -> Request:
 
 def startable() -> list[Any]:
     """One parameter per engine; all but the fake one start a real engine."""
-    names = [n for n in discover("engine") if n not in ATTACH_ONLY]
+    names = [n for n in discover("engine") if n not in ATTACH_ONLY | ELSEWHERE]
     return [pytest.param(n, marks=() if n == "fake" else pytest.mark.engine) for n in names]
 
 

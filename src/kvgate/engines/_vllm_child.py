@@ -10,15 +10,19 @@ import os
 import re
 import signal
 import subprocess
+import threading
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import IO, Final
 
 from kvgate.core.errors import UserError
 from kvgate.core.text import one_line
-from kvgate.engines._llama_child import LogBuffer
+from kvgate.engines._llama_child import HEAD_LINES, TAIL_LINES
 
 #: The keeper gives vLLM 3 s to free its shared memory before it kills.
 GRACE_S: Final = 4.0
+#: The line that echoes the configuration has 3,400 bytes, and model paths stand in it twice.
+MAX_LINE_BYTES: Final = 16_384
 #: Variables that would change what the engine does without anybody having asked for it, or load other modules into a
 #: foreign interpreter.
 _OURS: Final = ("VLLM_", "PYTHONPATH", "PYTHONHOME", "OMP_NUM_THREADS")
@@ -36,10 +40,38 @@ _ECHOES: Final = (
 MAX_LINE_CHARS: Final = 600
 
 
+class Log:
+    """Lines of a pipe, read in a thread so that nobody ever waits for us. Memory is bounded; the key is taken out."""
+
+    def __init__(self, pipe: IO[bytes], key: str) -> None:
+        self._pipe, self._key = pipe, key
+        self._lock = threading.Lock()
+        self._head: list[str] = []
+        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._thread = threading.Thread(target=self._drain, name="engine log", daemon=True)
+        self._thread.start()
+
+    def _drain(self) -> None:
+        with contextlib.suppress(OSError, ValueError), self._pipe:
+            # A line without an end must not grow either.
+            while raw := self._pipe.readline(MAX_LINE_BYTES):
+                line = raw.decode("utf-8", "replace").rstrip("\n").replace(self._key, "[key]")
+                with self._lock:
+                    (self._head if len(self._head) < HEAD_LINES else self._tail).append(line)
+
+    def lines(self) -> list[str]:
+        with self._lock:
+            return [*self._head, *self._tail]
+
+    def finish(self) -> None:
+        """Wait a moment for what a dead child has left in the pipe."""
+        self._thread.join(timeout=1.0)
+
+
 class Keeper:
     """One keeper with pipes for input and output and a buffered log."""
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], key: str) -> None:
         try:
             self.process = subprocess.Popen(
                 list(argv),
@@ -57,7 +89,7 @@ class Keeper:
         if self.process.stderr is None or self.process.stdin is None or self.process.stdout is None:
             raise RuntimeError("a child without pipes")
         self.stdin, self.stdout = self.process.stdin, self.process.stdout
-        self.log = LogBuffer(self.process.stderr)
+        self.log = Log(self.process.stderr, key)
         #: Leader of the process group that vLLM runs in, once it is known.
         self.group: int | None = None
 

@@ -214,18 +214,18 @@ def engaged(expected: Expected, observed: Deployment) -> Engaged:
         )
     if seen.k_codec is None or seen.v_codec is None:
         return _no("the load log names no KV cache type, or its metrics name another", lines)
-    broken = next((line for line in lines if line.startswith("log: ")), "")
-    if broken:
-        return _no(broken.removeprefix("log: "), lines)
     for what, want, got in (("K type", expected.k_codec, seen.k_codec), ("V type", expected.v_codec, seen.v_codec)):
         if want != got:
             return _no(f"{what}: asked for {want}, the log says {got}", lines)
-    if not expected.parts_mib:
-        return Engaged(Engagement.CONFIRMED, f"the log says {seen.k_codec}; its capacity was not predicted", lines)
-    planned = expected.parts_mib[0][1]
-    if seen.cells != planned:
+    planned = expected.parts_mib[0][1] if expected.parts_mib else None
+    if planned is not None and seen.cells != planned:
         got_tokens = "no tokens" if seen.cells is None else f"{seen.cells:,} tokens"
         return _no(f"capacity: {planned:,} tokens in {expected.k_codec} were planned, the log says {got_tokens}", lines)
+    broken = next((line for line in lines if line.startswith("log: ")), "")
+    if broken:
+        return _no(broken.removeprefix("log: "), lines)
+    if planned is None:
+        return Engaged(Engagement.CONFIRMED, f"the log says {seen.k_codec}; its capacity was not predicted", lines)
     return Engaged(
         Engagement.CONFIRMED, f"the log says {seen.k_codec} and {planned:,} tokens, as planned to the token", lines
     )

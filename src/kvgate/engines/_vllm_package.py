@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 from kvgate.core.errors import UserError
@@ -58,7 +58,7 @@ def find_package(python: Path | None) -> Package:
         named = os.environ.get(VARIABLE)
         if named:
             python = Path(named)
-        elif importlib.util.find_spec("vllm") is not None:
+        elif _is_ours():
             python = Path(sys.executable)
         else:
             raise UserError("vllm is not installed beside kvgate", fix=_FIX)
@@ -69,6 +69,12 @@ def find_package(python: Path | None) -> Package:
     except OSError as e:
         raise UserError(f"there is no engine interpreter {str(python)[:200]!r}: {e.strerror}", fix=_FIX) from None
     return _ask(path, changed)
+
+
+def _is_ours() -> bool:
+    """Whether our own interpreter has it; a folder that is named vllm is no package."""
+    found = [name for name in _PACKAGES if next(iter(metadata.distributions(name=name)), None) is not None]
+    return bool(found)
 
 
 @cache

@@ -206,8 +206,9 @@ def _tokens(
     )
     budgets = tuple(ENGINE_RULE.budget(rank, serving, device_bytes=0, overhead_bytes=None) for rank in ranks)
     reserved = ENGINE_RULE.reserve(geometry, words.priced, ranks, serving, budgets)
-    if reserved.tokens is None:
-        raise UserError(f"vLLM would not start: {reserved.prints}", fix=f"give it more: --engine-env {SPACE}=GIB")
+    if not reserved.tokens:
+        why = reserved.prints or "its KV cache has no room for a block"
+        raise UserError(f"vLLM would not start: {why}", fix=f"give it more: --engine-env {SPACE}=GIB")
     return reserved.tokens
 
 

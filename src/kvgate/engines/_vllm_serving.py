@@ -94,9 +94,10 @@ async def serve(launch: Launch) -> AsyncIterator[VllmSession]:
         EngineDied: it ended while loading, with the line that says why. EngineTimeout: it never was ready.
         UserError: the interpreter cannot be started.
     """
-    key = secrets.token_urlsafe(32)
+    # Hexadecimal: a key that begins with "-" would read as a flag.
+    key = secrets.token_hex(32)
     started = datetime.now(UTC).isoformat()
-    keeper = Keeper(launch.argv, launch.env)
+    keeper = Keeper(launch.argv, launch.env, key)
     try:
         said = await _started(keeper, launch, key)
         keeper.group = int(said["pid"])

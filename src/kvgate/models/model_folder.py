@@ -75,7 +75,7 @@ def model_folder(path: Path, *, name: str = "") -> ModelFiles:
         template_digest=_template_digest(where),
         weights_dtype=_weights_dtype(where, weights),
         size_bytes=sum((where / n).stat().st_size for n in weights),
-        modified_ns=newest_ns(where),
+        modified_ns=time_stamp(where),
     )
 
 
@@ -101,16 +101,19 @@ def resolve_folder(text: str) -> ModelFiles:
     raise UserError(f"there is no folder {given[:200]!r}", fix=_FIX)
 
 
-def newest_ns(folder: Path) -> int:
-    """The latest time of change of the files that `model_folder` reads. Cheap: nothing is opened.
+def time_stamp(folder: Path) -> int:
+    """A number that another one takes the place of when a file that `model_folder` reads is written, added or removed.
+
+    The sum of times of change (ns) and sizes; nothing is opened.
 
     Raises:
         UserError: the folder cannot be read.
     """
     try:
-        return max((e.stat().st_mtime_ns for e in folder.iterdir() if e.is_file() and _counts(e.name)), default=0)
+        files = [e.stat() for e in folder.iterdir() if e.is_file() and _counts(e.name)]
     except OSError as e:
         raise UserError(f"cannot read the folder {folder}: {e.strerror or e}") from None
+    return sum(f.st_mtime_ns + f.st_size for f in files) % 2**62
 
 
 def has_changed(model: ModelFiles) -> str:
@@ -119,7 +122,7 @@ def has_changed(model: ModelFiles) -> str:
     A new time of change alone is no change: the content decides.
     """
     try:
-        if model.modified_ns == newest_ns(model.path):
+        if model.modified_ns == time_stamp(model.path):
             return ""
         now = model_folder(model.path, name=model.name)
     except (UserError, OSError) as e:

@@ -4,8 +4,11 @@ Standard input: one JSON line of settings, then silence; its end means that the 
 JSON line, {"version", "package", "python", "pid", "port"} or {"failed"}. vLLM's log goes to standard error.
 
 vLLM is a family of processes (server, engine core, workers) that do not all notice when one of them is killed. So the
-server is started in a process group of its own, and this keeper ends the whole group: when the parent is gone, when it
-is told to (SIGTERM), and when the server has ended. The server itself dies with this keeper.
+server is started in a process group of its own, and this keeper ends the whole group: when the parent is gone, and when
+the server has ended. The server itself dies with this keeper.
+
+The server is this file again, called with the word "serve": it takes the key from a pipe, puts it among vLLM's
+arguments inside the process, where nobody else can read it, and becomes vLLM.
 """
 
 from __future__ import annotations
@@ -14,12 +17,14 @@ import contextlib
 import ctypes
 import json
 import os
+import runpy
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
@@ -58,26 +63,32 @@ def free_port() -> int:
         return port
 
 
-def die_with_keeper() -> None:
-    """In the server, before it becomes vLLM: the kernel kills it when the keeper ends."""
+def serve(keeper: int, module: str, arguments: list[str]) -> None:
+    """Become vLLM: the kernel kills this process when the keeper ends, and the key is read from standard input."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != keeper:
+        os._exit(1)
+    key = read_line().decode().strip()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    # The folder of this file would come first; vLLM is not to find our neighbours.
+    sys.path.pop(0)
+    sys.argv = [module, *arguments, "--api-key", key]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 class Keeper:
     """Starts the server and ends its whole group, once."""
 
-    def __init__(self, argv: list[str], env: dict[str, str]) -> None:
+    def __init__(self, module: str, arguments: list[str], key: str) -> None:
         self._ending = threading.Lock()
-        self.server = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=2,
-            stderr=2,
-            env=os.environ | env,
-            start_new_session=True,
-            preexec_fn=die_with_keeper,
-        )
+        argv = [sys.executable, str(Path(__file__).resolve()), "serve", str(os.getpid()), module, *arguments]
+        self.server = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=2, stderr=2, start_new_session=True)
+        if self.server.stdin is not None:
+            with contextlib.suppress(OSError), self.server.stdin as pipe:
+                pipe.write(key.encode() + b"\n")
 
     def end(self, grace_s: float) -> None:
         """End the group: the server politely, the rest for good."""
@@ -117,9 +128,8 @@ def main() -> None:
         say(failed=f"{sys.executable} has no vLLM: install it there, or name the interpreter that has it")
         os._exit(1)
     port = free_port()
-    argv = [sys.executable, "-m", want["module"], *want["arguments"], "--host", "127.0.0.1", "--port", str(port)]
-    # The key is in no argument, which every user of the machine could read.
-    keeper = Keeper(argv, {"VLLM_API_KEY": want["api_key"]})
+    arguments = [*want["arguments"], "--host", "127.0.0.1", "--port", str(port)]
+    keeper = Keeper(want["module"], arguments, want["api_key"])
     signal.signal(signal.SIGTERM, lambda *_: None)  # its meaning is the end of standard input, which comes with it
     threading.Thread(target=end_at_eof, args=(keeper,), daemon=True).start()
     say(version=version, package=name, python=sys.version.split()[0], pid=keeper.server.pid, port=port)
@@ -130,4 +140,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["serve"]:
+        serve(int(sys.argv[2]), sys.argv[3], sys.argv[4:])
+    else:
+        main()
