@@ -9,6 +9,7 @@ import pytest
 from kvgate.core.geometry import LayerGeometry
 from kvgate.core.recipe import parse
 from kvgate.methods import spec
+from kvgate.methods.hadamard import fast_hadamard
 from kvgate.methods.k_smoothing import WARMUP_TOKENS, SmoothKeys
 from kvgate.methods.spec import Unfitted, Window
 from kvgate.methods.stream import open_layer
@@ -67,6 +68,20 @@ def test_sinks_do_not_enter_the_mean(rng: np.random.Generator) -> None:
     mean = stream.packed()["k.table.mean"].view("<f2")[0, :, 0]
     assert np.allclose(mean, x[0, :, 2:130].mean(1), rtol=2.0**-10, atol=1e-6)
     assert np.array_equal(stream.read().k[:, :, :2], x[:, :, :2])
+
+
+def test_the_mean_is_taken_in_the_basis_of_its_place(rng: np.random.Generator) -> None:
+    """Behind a rotation it is the mean of rotated keys; before one, of the model's own."""
+    x = biased(rng)
+    means = []
+    for order in ("q4_0+smooth_k+hadamard", "q4_0+hadamard+smooth_k"):
+        stream = open_layer(parse(f"k={order},v=q4_0"), LAYER)
+        stream.append(x, x)
+        means.append(stream.packed()["k.table.mean"].view("<f2").astype(np.float32))
+        assert np.abs(stream.read().k - x).max() < 1
+
+    assert np.allclose(fast_hadamard(means[0], 64), means[1], rtol=2.0**-8, atol=0.05)
+    assert not np.allclose(means[0], means[1], rtol=0.1, atol=0.1)
 
 
 def test_keys_with_means_come_back_better(rng: np.random.Generator) -> None:

@@ -105,6 +105,19 @@ def test_ultraquant_is_vllms_byte_for_byte(dim: int) -> None:
             assert np.array_equal(stream.read()[0].transpose(1, 0, 2), golden[f"v.{dim}.out"])
 
 
+def test_ultraquant_ties_go_down() -> None:
+    """A value halfway between two of the fifteen takes the lower number, on either side of zero; beyond 6 saturates."""
+    row = np.zeros(32, np.float32)
+    halfway = [0.25, -0.25, 0.75, -0.75, 1.75, -1.75, 2.5, -2.5, 3.5, -3.5, 5.0, -5.0, 6.4, -6.4]
+    row[: len(halfway)] = halfway  # 0.156 * 6.4 is nearest to a scale of 1
+    stream = UltraQuant().open("v", {}, LayerGeometry(0, "full_attention", 1, 32, 32))
+    stream.append(row[None, None, None])
+
+    expected = [0.0, -0.5, 0.5, -1.0, 1.5, -2.0, 2.0, -3.0, 3.0, -4.0, 4.0, -6.0, 6.0, -6.0]
+    assert stream.packed()["encoded.scales"].item() == 127
+    assert stream.read()[0, 0, 0, : len(halfway)].tolist() == expected
+
+
 def test_ultraquant_changes_when_it_is_stored_again(rng: np.random.Generator) -> None:
     """Not idempotent: ten cycles of encode and decode raise the error of keys by about a quarter.
 
