@@ -219,6 +219,26 @@ def test_a_second_run_on_the_same_key_is_refused(
 
 
 @pytest.mark.kill
+def test_two_checks_at_once_in_one_store(smollm2: Path, tmp_path: Path, engine_options: list[str], url: str) -> None:
+    """Two candidates in two processes on one store: both end with the verdict that each has alone."""
+    first = Command(smollm2, tmp_path / "a", *engine_options, url=url or str(tmp_path / "shared.db"))
+    second = Command(smollm2, tmp_path / "b", *engine_options, "--seed", "7", url=first.store)
+    processes = [first.start(), second.start()]
+    documents = []
+    for process in processes:
+        out, err = process.communicate(timeout=240)
+        assert process.returncode in (0, 1, 3), err
+        documents.append(json.loads(out))
+
+    assert len({d["run"] for d in documents}) == 2
+    assert len(first.rows("select run_id from runs where state = 'finished'")) == 2
+    code, alone, err = Command(smollm2, tmp_path / "c", *engine_options).finish()
+    assert code in (0, 1, 3), err
+    assert decisions(documents[0]) == decisions(alone)
+    assert first.locks() == []
+
+
+@pytest.mark.kill
 def test_an_interrupted_run_says_so_and_resumes(
     smollm2: Path, tmp_path: Path, engine_options: list[str], undisturbed: list
 ) -> None:
