@@ -63,8 +63,14 @@ PAGES: Mapping[str, Callable[[], str]] = {"cli.md": cli_page, "registered.md": t
 
 def main(folder: str) -> None:
     """Write all pages."""
+    from kvgate.cli._capacity_page import capacity_page
+
+    docs = Path(folder).resolve()
     for name, make in PAGES.items():
-        Path(folder, name).write_text(make())
+        Path(docs, name).write_text(make())
+    # Pages of prose with generated blocks in them.
+    for page in (docs / "capacity.md", docs.parent / "README.md"):
+        page.write_text(capacity_page(page.read_text(), docs.parent))
 
 
 if __name__ == "__main__":

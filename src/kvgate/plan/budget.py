@@ -18,7 +18,7 @@ from kvgate.core.source import Source
 from kvgate.core.units import gb_text
 from kvgate.plan.terms import Budget, Rank, Term
 
-#: vLLM's default since 0.16: config/cache.py, gpu_memory_utilization.
+#: vLLM's default since 0.21 (0.90 before; the engine rules know both): config/cache.py, gpu_memory_utilization.
 DEFAULT_FRACTION = 0.92
 FRACTION_SOURCE = Source("spec", "vLLM config/cache.py, gpu_memory_utilization", "0.32.0")
 #: Activations, CUDA graphs and what the driver takes. vLLM logs on H100 show 4.8 to 7.5 GiB for dense and MoE models.
