@@ -16,6 +16,9 @@ def blocks(block: int, rng: np.random.Generator, n: int = 3000) -> Iterator[tupl
     yield "log-normal", (base * np.exp(3 * rng.standard_normal(base.shape))).astype(np.float32)
     yield "zeros", np.zeros((3, block), np.float32)
     yield "zeros", np.full((3, block), -0.0, np.float32)
+    # Zeros of both signs are equal: which one is the smallest, or the largest, is a matter of order.
+    for values in ([0.0, -0.0], [0.0, -0.0, 1.5], [0.0, -0.0, -1.5]):
+        yield "zeros", rng.choice(np.array(values, np.float32), (200, block))
     for value in (1, -1, 3.7, -1e-5, 1e-8, -1e-39, 1e5, 65504, 3e38):
         yield "equal", np.full((3, block), value, np.float32)
     yield "one sign", np.abs(base)

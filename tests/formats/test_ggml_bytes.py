@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from ggml_blocks import blocks, with_one
 from ggml_oracle import NAMES, ggml
 
@@ -43,13 +44,14 @@ def comparable(name: str, x: np.ndarray, theirs: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_encodes_as_the_reference_does(name, rng):
-    """Every byte of every finite block is that of quantize_row_*_ref."""
+    """Every byte of every finite block is that of quantize_row_*_ref, from numpy and from torch."""
     codec = kvgate.codecs[name]
 
     for kind, x in blocks(codec.spec.block, rng):
         ours, theirs = codec.encode(x), ggml().quantize(name, x, codec.spec.block_bytes)
         use = comparable(name, x, theirs)
         assert np.array_equal(ours[use], theirs[use]), (kind, first_difference(x[use], ours[use], theirs[use]))
+        assert np.array_equal(codec.encode(torch.from_numpy(x)).numpy(), ours), kind
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -88,6 +88,8 @@ def test_numpy_and_torch_agree_on_any_float(call, rng):
         lambda xp, x: xp.min(x),
         lambda xp, x: xp.absmax(x),
         lambda xp, x: xp.first_extreme(x),
+        lambda xp, x: xp.first_min(xp.abs(x) * xp.copysign(1.0, x)),
+        lambda xp, x: xp.first_min(x * x),
         lambda xp, x: xp.argmax(x),
         lambda xp, x: xp.sum_in_order(x),
         lambda xp, x: xp.bucketize(xp.where(xp.isnan(x), 0.0, x), (-1.0, 0.5, 2.0), up=True),

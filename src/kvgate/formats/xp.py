@@ -194,6 +194,16 @@ class Namespace(ABC):
             found[rows] = self.take_along(some, self.argmax(self.abs(some)))
         return found
 
+    def first_min(self, x: Array) -> Array:
+        """The smallest element; of zeros, which are equal, the first one with its sign. [n, k] -> [n, 1]."""
+        low = self.min(x)
+        zero = low == 0
+        if self.any(zero):
+            rows = zero[:, 0]
+            some = x[rows]
+            low[rows] = self.take_along(some, self.argmax(self.cast(some == 0, "u8")))
+        return low
+
     def reciprocal_or_zero(self, d: Array) -> Array:
         """1/d, and 0 where d is 0."""
         return self.where(d == 0, 0.0, self.divide(self.full((1,), 1.0, "f32"), self.where(d == 0, 1.0, d)))
@@ -536,9 +546,10 @@ class _Torch(Namespace):
 
     def view(self, a: Array, kind: Kind) -> Array:
         dtype = self._dtypes[kind]
-        # A slice of one line is contiguous and may still start where the wider kind cannot.
-        if dtype.itemsize > a.element_size() and a.storage_offset() * a.element_size() % dtype.itemsize:
-            a = a.clone()
+        # A slice of one line counts as contiguous and may still lie where the wider kind cannot.
+        steps = (a.storage_offset(), *a.stride()[:-1])
+        if dtype.itemsize > a.element_size() and any(n * a.element_size() % dtype.itemsize for n in steps):
+            a = a.reshape(-1).clone().reshape(a.shape)
         return a.view(dtype)
 
     def contiguous(self, a: Array) -> Array:
@@ -607,7 +618,8 @@ class _Torch(Namespace):
         # torch does not promise the first of equals: take the lowest index among them.
         k = a.shape[-1]
         place = self.torch.arange(k, device=self.device).expand(a.shape)
-        return self.torch.where((a == self.max(a)) | a.isnan(), place, k).amin(dim=-1, keepdim=True)
+        largest = a == self.max(a)
+        return self.torch.where(largest | a.isnan(), place, k).amin(dim=-1, keepdim=True)
 
     def take(self, table: Array, index: Array) -> Array:
         if index.dtype not in (self.torch.int32, self.torch.int64):

@@ -124,6 +124,7 @@ class Affine(BlockNumerics):
         return xp.where(xp.isfinite(bound), bound, float("inf"))
 
     def _scale(self, x: Array, xp: Namespace) -> tuple[Array, Array, Array]:
-        m = xp.min(x)
-        d = xp.divide(xp.max(x) - m, self.top)
+        m = xp.first_min(x)
+        # A difference of zeros is +0, whatever their signs.
+        d = xp.divide(xp.max(x) - m, self.top) + 0.0
         return d, m, xp.reciprocal_or_zero(d)

@@ -39,8 +39,12 @@ class Shared(BlockNumerics):
 
     def error_bound(self, x: Array, xp: Namespace) -> Array:
         x, amax, byte = self._scale_byte(x, xp)
+        scale = self._scale(byte, xp)
+        bound = e2m1.bound(x, scale, xp)
+        # 4 scales overflow where the logarithm of the largest float32 rounds up to 128.
+        bound = xp.where((scale >= 2.0**126) & (xp.abs(x) > 3.5 * scale), float("inf"), bound)
         # A wrapped exponent is huge: nothing of the block is kept.
-        return xp.where(amax < 2.0**-125, xp.abs(x), e2m1.bound(x, self._scale(byte, xp), xp))
+        return xp.where(amax < 2.0**-125, xp.abs(x), bound)
 
     def _scale(self, byte: Array, xp: Namespace) -> Array:
         return xp.power_of_two(xp.minimum(byte - 127, 127))
