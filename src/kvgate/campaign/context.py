@@ -162,4 +162,5 @@ def kept_options(spec: CheckSpec, engine: str) -> tuple[str, ...]:
         "--engine-python": spec.engine_python,
     }
     words = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+    words += [f"--engine-arg={word}" for word in spec.engine_arguments]
     return (*words, *(word for arm in spec.arms for word in ("--arm", arm)))

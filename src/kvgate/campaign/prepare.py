@@ -76,7 +76,11 @@ def prepare(spec: CheckSpec) -> Prepared:
         raise UserError(f"{spec.threads} threads on {cpus} usable CPUs", fix=f"use --threads {cpus} or fewer")
     wanted = SMOKE_CONTEXT_TOKENS if preset == "smoke" else DEFAULT_CONTEXT_TOKENS
     context = spec.context_tokens or min(wanted, model.geometry.context_tokens or wanted)
-    settings = Settings(context_tokens=context, threads=spec.threads or cpus, env=spec.env)
+    if spec.engine_arguments and not getattr(driver, "takes_arguments", False):
+        raise UserError(f"{driver.name} is not started by a command line: --engine-arg means nothing to it")
+    settings = Settings(
+        context_tokens=context, threads=spec.threads or cpus, env=spec.env, arguments=spec.engine_arguments
+    )
     floors = choose_floors(policy.floor.arms)
     arms = build_arms(
         driver,

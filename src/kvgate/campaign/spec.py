@@ -29,6 +29,7 @@ class CheckSpec(BaseModel):
         context_tokens: None takes the preset's. threads: None takes what this process may use.
         corpus, golden: the person's own inputs. engine_python: interpreter that owns the engine.
         env: variables set for every engine child; recorded, and part of what makes arms comparable.
+        engine_arguments: words for the engine's own command line, "--name=value" each, equal on all arms.
         out: folder for the report; None puts it beside the store. fresh: do not resume an unfinished run.
         arms: settings of single arms, as `--arm` takes them.
         against: address of a baseline that already runs; `model` is then the candidate's address.
@@ -52,6 +53,7 @@ class CheckSpec(BaseModel):
     golden: Path | None = None
     engine_python: Path | None = None
     env: Mapping[str, str] = Field(default_factory=dict)
+    engine_arguments: tuple[str, ...] = ()
     store: str | None = None
     out: Path | None = None
     fresh: bool = False

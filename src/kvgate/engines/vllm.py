@@ -22,6 +22,8 @@ class VllmDriver:
     aliases: tuple[str, ...] = ()
     #: What `kvgate check` gives it: a Hugging Face folder.
     model_kind = "folder"
+    #: `Settings.arguments` go onto its command line.
+    takes_arguments = True
 
     def resolve(self, want: Request) -> Launch:
         return _vllm_resolve.resolve(want)
