@@ -34,6 +34,7 @@ KINDS: Mapping[str, Kind] = {
     "engine": Kind("kvgate.engines", "DRIVER"),
     "suite": Kind("kvgate.suites", "SUITE"),
     "rule": Kind("kvgate.gate.rules", "RULE"),
+    "lint_rule": Kind("kvgate.lint.rules", "RULE"),
 }
 
 

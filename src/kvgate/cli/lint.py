@@ -1,0 +1,65 @@
+"""`kvgate lint`: what a command, a manifest or a checkpoint will not do, before it is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_FORMATS = ("text", "json", "sarif", "github")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command()(lint)
+
+
+def lint(
+    text: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="COMMAND|FILE", help="A command in quotes, a script, manifest, config, model folder, or -."
+        ),
+    ] = None,
+    engine: Annotated[str, typer.Option(help="vllm, sglang, trtllm, llama_cpp, where the text does not say.")] = "",
+    engine_version: Annotated[str, typer.Option(help="e.g. 0.32.0 or b11549.")] = "",
+    device: Annotated[str, typer.Option(help="GPU, e.g. h200, rtx4090, mi300x.")] = "",
+    model: Annotated[str, typer.Option(help="Model folder, config.json, GGUF file or hub id.")] = "",
+    log: Annotated[Path | None, typer.Option(help="Start log of the same server: asked against done.")] = None,
+    format_: Annotated[str, typer.Option("--format", help="text, json, sarif or github.")] = "text",
+    list_rules: Annotated[bool, typer.Option("--list-rules", help="Every rule with its source.")] = False,
+    json_out: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> int:
+    """Find what a serving command will not do as it looks. Runs nothing; exit 1 on an error finding."""
+    from kvgate.cli._terminal import out_console, print_json
+    from kvgate.core.errors import UserError
+    from kvgate.lint.run import Options, rules
+    from kvgate.lint.run import lint as run
+    from kvgate.lint.show.document import document, rules_document, sarif
+    from kvgate.lint.show.lines import github_lines, rule_lines, text_lines
+
+    form = "json" if json_out else format_
+    if form not in _FORMATS:
+        raise UserError(f"unknown format {form[:40]!r}", allowed=_FORMATS)
+    console = out_console()
+    if list_rules:
+        if form == "json":
+            print_json(rules_document(rules()))
+        else:
+            for line in rule_lines(rules()):
+                console.print(line, soft_wrap=True)
+        return 0
+    if text is None:
+        raise UserError("nothing to lint", fix='give a command in quotes, e.g. kvgate lint "vllm serve MODEL"')
+    report = run(text, Options(engine, engine_version, device, model, log))
+    if form == "json":
+        print_json(document(report))
+    elif form == "sarif":
+        from kvgate import __version__
+
+        print_json(sarif(report, __version__))
+    else:
+        for line in github_lines(report) if form == "github" else text_lines(report):
+            console.print(line, soft_wrap=True)
+    return report.exit_code

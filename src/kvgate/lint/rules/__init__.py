@@ -1,0 +1,1 @@
+"""Rules of the linter, found by the registry: one concern a file, attribute RULE (one rule or a tuple)."""

@@ -1,0 +1,156 @@
+"""Options given twice, misspelled, or of another engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from kvgate.core.source import Source
+from kvgate.lint.command import Setting
+from kvgate.lint.read.argv import facts_of
+from kvgate.lint.rule import Hit, Rule
+from kvgate.lint.subject import Subject
+
+_ALL = frozenset({"vllm", "sglang", "trtllm", "llama_cpp"})
+#: Names that older documents have; what they became.
+_GONE = {"sglang": {"--int8-kv-cache": "SGLang has no int8 KV cache: write --kv-cache-dtype fp8_e4m3"}}
+
+
+def _twice(s: Subject) -> Iterator[Hit]:
+    seen: dict[str, Setting] = {}
+    for setting in s.command.settings:
+        if not setting.name or setting.origin != "argv" or "." in setting.key.removeprefix("attention_config"):
+            continue
+        before = seen.get(setting.key)
+        seen[setting.key] = setting
+        if before is None or before.name == "MODEL":
+            continue
+        if before.value == setting.value:
+            yield Hit(f"{setting.written} stands twice, with the same value", setting.place, "warning")
+        else:
+            yield Hit(f"{setting.written} stands twice: {before.value} and then {setting.value}", setting.place)
+    for note in s.command.notes:
+        if note.endswith("stands twice"):
+            yield Hit(note, s.command.place)
+
+
+def _underscores(s: Subject) -> Iterator[Hit]:
+    for setting in s.command.settings:
+        if setting.odd_spelling:
+            yield Hit(
+                f"{setting.written} is spelled {setting.name} here", setting.place, None, "", f"write {setting.name}"
+            )
+
+
+def _unknown(s: Subject) -> list[Setting]:
+    return [x for x in s.command.settings if not x.name and x.origin == "argv" and x.written.startswith("-")]
+
+
+def _other_engine(s: Subject) -> Iterator[Hit]:
+    for setting in _unknown(s):
+        name = setting.written.partition(".")[0]
+        owner = next(
+            (
+                (engine, row)
+                for engine in sorted(_ALL - {s.engine})
+                if (facts := facts_of(engine)) is not None
+                for row in facts.flag
+                if name in (row.name, *row.aliases) and row.key in _CACHE_KEYS
+            ),
+            None,
+        )
+        if owner is None:
+            continue
+        own = next((r.name for r in (s.facts.flag if s.facts else ()) if r.key in _alike(owner[1].key) and r.name), "")
+        fix = f"write {own}" if own else "leave it out"
+        yield Hit(f"{setting.written} is an option of {owner[0]}, not of {s.engine}", setting.place, None, "", fix)
+
+
+_CACHE_KEYS = frozenset(
+    {"kv_dtype", "k_dtype", "v_dtype", "scales_json", "skip_layers", "flash_attention", "memory_fraction", "backend"}
+)
+
+
+def _alike(key: str) -> tuple[str, ...]:
+    return ("kv_dtype", "k_dtype") if key in ("kv_dtype", "k_dtype", "v_dtype") else (key,)
+
+
+def _misspelled(s: Subject) -> Iterator[Hit]:
+    names = (
+        [r.name for r in s.facts.flag if r.name and r.key in _CACHE_KEYS | {"calculate_kv_scales"}] if s.facts else []
+    )
+    for setting in _unknown(s):
+        name = setting.written.partition(".")[0].replace("_", "-")
+        if len(name) < 8 or any(True for h in _gone(s) if h.where == setting.place):
+            continue
+        close = get_close_matches(name, names, n=1, cutoff=0.86)
+        if close and not any(True for h in _other_engine(s) if h.where == setting.place):
+            yield Hit(
+                f"{setting.written} is no option that is known; {close[0]} is",
+                setting.place,
+                None,
+                "",
+                f"write {close[0]}",
+            )
+
+
+def _gone(s: Subject) -> Iterator[Hit]:
+    table = _GONE.get(s.engine, {})
+    for setting in _unknown(s):
+        if setting.written in table:
+            yield Hit(table[setting.written], setting.place)
+
+
+RULE = (
+    Rule(
+        "flag-twice",
+        _ALL,
+        "error",
+        "an option stands twice with two values",
+        "the last one counts, and a reader takes the first",
+        "leave one of them out",
+        Source("spec", "argparse and llama.cpp's common/arg.cpp: the last value counts"),
+        _twice,
+        timeless=True,
+    ),
+    Rule(
+        "flag-underscores",
+        frozenset({"sglang", "trtllm", "llama_cpp"}),
+        "warning",
+        "an option is spelled with the other of '_' and '-'",
+        "vLLM's parser takes both; this engine's is not known to",
+        "write the engine's own spelling",
+        Source("spec", "vllm utils/argparse_utils.py; vllm-project.github.io pull 195", "0.32.0"),
+        _underscores,
+    ),
+    Rule(
+        "flag-of-another-engine",
+        _ALL,
+        "error",
+        "an option of the KV cache belongs to another engine",
+        "the parser stops at an unknown option, or a wrapper drops it",
+        "write this engine's own option",
+        Source("spec", "the engines' own lists, enginefacts/*.toml"),
+        _other_engine,
+    ),
+    Rule(
+        "flag-misspelled",
+        _ALL,
+        "warning",
+        "an option is nearly one that sets the KV cache",
+        "an unknown option stops the engine, or is dropped by a wrapper",
+        "write the option's own name",
+        Source("spec", "the engines' own lists, enginefacts/*.toml"),
+        _misspelled,
+    ),
+    Rule(
+        "sglang-int8-kv-cache-flag",
+        frozenset({"sglang"}),
+        "error",
+        "SGLang has no --int8-kv-cache",
+        "an older page names it; the parser of 0.5.23 does not have it",
+        "write --kv-cache-dtype fp8_e4m3",
+        Source("spec", "arg_groups/fields/", "0.5.23"),
+        _gone,
+    ),
+)
