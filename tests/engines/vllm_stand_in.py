@@ -19,7 +19,7 @@ from pathlib import Path
 FLAGS = (
     *("model", "served-model-name", "load-format", "dtype", "kv-cache-dtype", "max-model-len", "max-num-seqs"),
     *("max-num-batched-tokens", "max-logprobs", "generation-config", "kv-cache-memory-bytes", "attention-backend"),
-    *("host", "port", "api-key"),
+    *("host", "port", "api-key", "logits-processors"),
 )
 SWITCHES = ("no-enable-prefix-caching", "disable-uvicorn-access-log", "enforce-eager")
 BYTES = {"bfloat16": 23040, "fp8_e4m3": 11520, "fp8_e5m2": 11520}
@@ -51,6 +51,7 @@ def print_log(args: argparse.Namespace, script: dict) -> None:
     tokens = int(
         int(args.kv_cache_memory_bytes) // (128 * BYTES[args.kv_cache_dtype]) * 128 * script.get("tokens_factor", 1)
     )
+    length = int(args.max_model_len)
     lines = (
         f"(APIServer pid=1) INFO 11-30 12:00:00 [model.py:2152] Using max model len {args.max_model_len}",
         f"(APIServer pid=1) INFO 11-30 12:00:00 [api_utils.py:286] non-default args: {{'api_key': ['{args.api_key}']}}",
@@ -60,7 +61,7 @@ def print_log(args: argparse.Namespace, script: dict) -> None:
         f"model='m', dtype=torch.{args.dtype}, max_seq_len={args.max_model_len}, tensor_parallel_size=1, "
         f"pipeline_parallel_size=1, kv_cache_dtype={word}, device_config=cpu, enable_prefix_caching=False",
         f"(EngineCore pid=2) INFO 11-30 12:00:02 [kv_cache_utils.py:2327] CPU KV cache size: {tokens:,} tokens, "
-        f"Maximum concurrency for {int(args.max_model_len):,} tokens per request: {tokens / int(args.max_model_len):.2f}x",
+        f"Maximum concurrency for {length:,} tokens per request: {tokens / length:.2f}x",
         "INFO:     Application startup complete.",
     )
     print("\n".join(lines), file=sys.stderr, flush=True)
@@ -96,6 +97,10 @@ def handler(args: argparse.Namespace) -> type[BaseHTTPRequestHandler]:
             if (k := body.get("prompt_logprobs")) is not None:
                 row = {str(i): {"logprob": -float(i + 1)} for i in range(k)}
                 choice["prompt_logprobs"] = [None, *(row for _ in body["prompt"][1:])]
+            if (ids := body.get("vllm_xargs", {}).get("kvgate_forced")) is not None:
+                top = {f"token_id:{i}": -float(i + 1) for i in range(body["logprobs"])}
+                named = [f"token_id:{i}" for i in ids]
+                choice["logprobs"] = {"tokens": named, "top_logprobs": [top for _ in ids]}
             return choice
 
         def _json(self, value: dict) -> None:

@@ -95,6 +95,11 @@ def native_row(answer: Any) -> TopKRow:
         raise BadAnswer("no completion_probabilities with ids in the answer", kind="bad_shape") from None
 
 
+def row_of(pairs: Sequence[tuple[int, float]]) -> TopKRow:
+    """A row of (id, logprob), checked as those of the servers above; errors as `vllm_rows`."""
+    return _row(pairs)
+
+
 def _expect(found: int, wanted: int) -> None:
     if found != wanted:
         raise BadAnswer(f"{found} positions in the answer, {wanted} asked for", kind="bad_shape")

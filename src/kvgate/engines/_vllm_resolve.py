@@ -35,6 +35,8 @@ MODULE: Final = "vllm.entrypoints.openai.api_server"
 MODEL_NAME: Final = "model"
 #: Entries of a distribution that may be asked for; vLLM's own limit is 20.
 MAX_LOGPROBS: Final = 256
+#: Makes the decode lane; only model runner V1 takes it, which is the CPU build's.
+FORCED: Final = "vllm_forced:ForcedTokens"
 SPACE: Final = "VLLM_CPU_KVCACHE_SPACE"
 _MEMORY: Final = ("--gpu-memory-utilization", "--kv-cache-memory-bytes", "--num-gpu-blocks-override")
 _SHAPES: Final = (
@@ -79,6 +81,7 @@ def resolve(want: Request) -> Launch:
             "module": MODULE,
             "arguments": [*_arguments(want, words, package, memory), *own],
             "package": f"{package.name} {package.version}",
+            "forced_decoding": package.is_cpu,
         },
         expected=_expected(geometry, settings, words, package, memory, own),
         effective=words.effective,
@@ -100,7 +103,7 @@ def _arguments(want: Request, words: Words, package: Package, memory: int | None
         made += ["--kv-cache-memory-bytes", str(memory)]
     if package.is_cpu:
         # Compiling takes minutes there, and there is one backend for plain attention: named, so that it is in the log.
-        made += ["--enforce-eager"]
+        made += ["--enforce-eager", "--logits-processors", FORCED]
         if not any(layer.is_latent for layer in want.model.geometry.layers):
             made += ["--attention-backend", "CPU_ATTN"]
     return made
@@ -117,6 +120,7 @@ def _env(settings: Settings, package: Package) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
     }
     if package.is_cpu:
+        made["VLLM_USE_V2_MODEL_RUNNER"] = "0"
         # Bound threads (vLLM's default) leave one core of two to the scheduler and cannot be counted by us.
         made |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(settings.threads)}
     return made | dict(settings.env)

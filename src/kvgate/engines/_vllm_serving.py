@@ -7,16 +7,17 @@ import json
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from kvgate.core.deployment import Deployment, Note
-from kvgate.core.engine import Available, Lane, Launch, Missing
+from kvgate.core.engine import Available, Lane, Launch, Missing, TopKRow
 from kvgate.core.errors import BadAnswer, EngineDied, EngineTimeout
 from kvgate.core.text import one_line
 from kvgate.engines._vllm_child import Keeper
+from kvgate.engines._vllm_forced import forced_body, forced_rows
 from kvgate.engines._vllm_observe import Seen, cache_labels, deployment_of
 from kvgate.engines._vllm_resolve import MAX_LOGPROBS, MODEL_NAME
 from kvgate.engines.openai import OpenAISession
@@ -53,6 +54,19 @@ class VllmSession(OpenAISession):
         """The whole load log, for the records."""
         return self._load_log
 
+    async def score(self, ids: Sequence[int], *, start: int, lane: Lane, k: int) -> Sequence[TopKRow]:
+        """As `OpenAISession.score`; the decode lane is a text of which each token is forced."""
+        if lane is not Lane.FORCED_DECODE:
+            return await super().score(ids, start=start, lane=lane, k=k)
+        if not self.launch.engine_options.get("forced_decoding"):
+            raise BadAnswer(
+                "vLLM's server takes no text to decode: model runner V2, which GPUs have, has no such request over HTTP"
+            )
+        if not 1 <= start < len(ids):
+            raise ValueError(f"start {start} in a text of {len(ids)} tokens")
+        answer = await self.post_json("/v1/completions", forced_body(MODEL_NAME, ids, start, k))
+        return forced_rows(answer, ids, start)
+
     async def warm_up(self, timeout_s: float) -> None:
         """One token and one scored text, so that no case pays for kernels that are made at first use."""
         body = {"model": MODEL_NAME, "prompt": [1] * 8, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 1}
@@ -77,11 +91,9 @@ class VllmSession(OpenAISession):
         if self._lanes is None:
             found = dict(await super().lanes())
             found[Lane.PANEL] = Missing("vLLM gives no logits of a whole vocabulary from several caches in lockstep")
-            found[Lane.FORCED_DECODE] = Missing(
-                "vLLM's server has no step of a given text: prefix caching is off, so that each step would be a prefill"
-            )
-            if isinstance(found[Lane.PREFILL_TOPK], Available):
-                found[Lane.PREFILL_TOPK] = Available({"top_k": MAX_LOGPROBS})
+            for lane in (Lane.PREFILL_TOPK, Lane.FORCED_DECODE):
+                if isinstance(found[lane], Available):
+                    found[lane] = Available({"top_k": MAX_LOGPROBS})
             self._lanes = {lane: found[lane] for lane in Lane}
         return self._lanes
 

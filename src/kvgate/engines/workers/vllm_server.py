@@ -73,8 +73,8 @@ def serve(keeper: int, module: str, arguments: list[str]) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    # The folder of this file would come first; vLLM is not to find our neighbours.
-    sys.path.pop(0)
+    # The folder of this file would come first; vLLM is to find `vllm_forced` there, and nothing of ours before its own.
+    sys.path.append(sys.path.pop(0))
     sys.argv = [module, *arguments, "--api-key", key]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
