@@ -27,6 +27,6 @@ def canonical(name: str, *, role: str = "") -> str:
     try:
         return by_spelling("lab", word)
     except UserError:
-        near = get_close_matches(word, names, n=1)
+        near = [n for n in names if word and n.startswith(word)] or get_close_matches(word, names, n=1)
         fix = f"did you mean {near[0]!r}?" if near else "kvgate formats describes each"
         raise UserError(f"unknown codec or method {name!r}", allowed=names, fix=fix) from None

@@ -152,6 +152,8 @@ def _of_npy(path: Path, key: str | None) -> TensorFile | ColumnMajorFile:
     except (OSError, ValueError, EOFError, SyntaxError, TypeError) as e:
         raise UserError(f"{path} is not a usable .npy file: {one_line(str(e), 200)}", fix="save it again") from None
     shape: tuple[int, ...] = tuple(int(n) for n in sizes)
+    if any(n < 0 for n in shape):
+        raise UserError(f"{path} is not a usable .npy file: its shape is {list(shape)}", fix="save it again")
     # Arrays of ml_dtypes' bfloat16 are written as two bytes without a type.
     names = {"f4": "f32", "f2": "f16", "V2": "bf16"}
     native = names.get(dtype.str.lstrip("<>|=")) if dtype.names is None and dtype.subdtype is None else None
