@@ -44,13 +44,11 @@ class Clipping:
         if self._ends is None:
             return None
         kept = packed & self._ends.keep
-        four = np.sort(
-            [self.codec.decode(kept | put, scale=scale).astype(np.float64) for put in self._ends.put], axis=0
-        )
-        low = four[0] - (four[1] - four[0]) / 2
-        high = four[3] + (four[3] - four[2]) / 2
+        a, a2, z2, z = (self.codec.decode(kept | put, scale=scale).astype(np.float64) for put in self._ends.put)
         with np.errstate(invalid="ignore"):
-            beyond: Array = (four[3] > four[0]) & ((x < low) | (x > high))
+            # (a - a2) is minus the step there, also where a negative scale turns the range around.
+            first, last = a + (a - a2) / 2, z + (z - z2) / 2
+            beyond: Array = (a != z) & ((x < np.minimum(first, last)) | (x > np.maximum(first, last)))
         return beyond
 
 

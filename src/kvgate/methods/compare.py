@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-#: Elements of a slice: 1 MiB of float32, and some times that in sums.
-SLICE_ELEMENTS = 1 << 18
+#: Elements of a slice: half a MiB of float32, and some twenty times that in sums.
+SLICE_ELEMENTS = 1 << 17
 UNIT, AMAX = "unit", "amax"
 
 
