@@ -69,9 +69,10 @@ def _missing(s: Subject) -> Iterator[Hit]:
             yield Hit("the configuration promises KV scales, and the files hold none", s.place("model"), "error")
         return
     sides = {side: {x.layer for x in scales if x.side in (side, "kv")} for side in ("k", "v")}
-    wanted = ("k",) if s.model.is_mla else ("k", "v")
+    # A side without any scale has a rule of its own.
+    wanted = [side for side in (("k",) if s.model.is_mla else ("k", "v")) if sides[side]]
     lost = sorted((layer, side) for side in wanted for layer in expected - sides[side])
-    if lost and len(lost) < len(expected) * len(wanted):
+    if lost:
         words = ", ".join(f"layer {layer} {side}" for layer, side in lost[:_NAMED])
         more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
         yield Hit(
