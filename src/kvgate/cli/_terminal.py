@@ -6,14 +6,16 @@ import json
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
 from kvgate.core.text import one_line
 from kvgate.core.units import duration_text
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
 
 #: A pipe or a CI log gets one line at most this often.
 PLAIN_EVERY_S = 10.0
@@ -44,6 +46,8 @@ class TerminalProgress:
     """A bar where there is a terminal, plain lines where there is none."""
 
     def __init__(self) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn  # most verbs show a table and no bar
+
         self._console = _wide_enough(Console(stderr=True, highlight=False, markup=False, emoji=False))
         self._bar = Progress(
             BarColumn(bar_width=24),

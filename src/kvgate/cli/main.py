@@ -25,8 +25,12 @@ USAGE, INVALID, INTERRUPTED = 2, 4, 130
 _INTERRUPTED = "interrupted; the same command goes on where it stopped"
 
 
-def build_app() -> typer.Typer:
-    """The application with every verb in `cli/` registered, in name order."""
+def build_app(first_word: str = "") -> typer.Typer:
+    """The application with every verb in `cli/` registered, in name order; or only the one that is asked for.
+
+    Args:
+        first_word: what the command line begins with. If a verb is called so, the others need not be built.
+    """
     import typer  # takes long enough for a Ctrl-C, so only once that is handled
 
     app = typer.Typer(
@@ -41,11 +45,11 @@ def build_app() -> typer.Typer:
     def top() -> None:
         """Accept or refuse a KV cache dtype, with evidence."""
 
-    for name in sorted(m.name for m in pkgutil.iter_modules(kvgate.cli.__path__)):
-        if name != "main" and not name.startswith("_"):
-            register = getattr(importlib.import_module(f"kvgate.cli.{name}"), "register", None)
-            if register is not None:
-                register(app)
+    verbs = [m.name for m in pkgutil.iter_modules(kvgate.cli.__path__) if m.name != "main" and m.name[0] != "_"]
+    for name in [first_word] if first_word in verbs else sorted(verbs):
+        register = getattr(importlib.import_module(f"kvgate.cli.{name}"), "register", None)
+        if register is not None:
+            register(app)
     return app
 
 
@@ -53,9 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
     try:
-        code = build_app()(
-            args=["version"] if given == ["--version"] else given, prog_name="kvgate", standalone_mode=False
-        )
+        args = ["version"] if given == ["--version"] else given
+        code = build_app(args[0] if args else "")(args=args, prog_name="kvgate", standalone_mode=False)
     except KeyboardInterrupt:
         return _say(_INTERRUPTED, INTERRUPTED)
     except UserError as e:

@@ -17,7 +17,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from kvgate.formats.numbers import FloatSpec, decode_float, encode_float
-from kvgate.formats.xp import numpy_namespace
 
 if TYPE_CHECKING:
     from kvgate.formats.numerics import Overflow
@@ -70,6 +69,8 @@ def overflows(y: Array, spec: FloatSpec) -> Array:
 @cache
 def _table(spec: FloatSpec, overflow: Overflow) -> Any:
     """u8 [2**14]: the code of each float32 whose bits are the index, shifted."""
+    from kvgate.formats.xp import numpy_namespace  # here: sizes are asked for far more often than arithmetic
+
     xp = numpy_namespace()
     index = xp.cast(xp.full((1 << (32 - _DROPPED),), 1, "i32").cumsum() - 1, "i32")
     with xp.quiet():

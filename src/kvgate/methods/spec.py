@@ -145,14 +145,14 @@ def storage_of(side: Side, kv: KVSide, window: Window | None = None) -> Storage:
         UserError: no such codec or storage method, or wrong parameters.
     """
     known = {c.name: c for c in codecs()}
-    stored = {m.name: m for m in methods() if m.role == "storage"}
     found: Storage
     if side.codec in known:
         found = known[side.codec]
-    elif side.codec in stored:
+    else:  # methods are loaded only for a recipe that names one: most name none
+        stored = {m.name: m for m in methods() if m.role == "storage"}
+        if side.codec not in stored:
+            raise UserError(f"unknown codec or method {side.codec!r}", allowed=(*known, *stored))
         found = stored[side.codec].storage(kv, parameters(side))
-    else:
-        raise UserError(f"unknown codec or method {side.codec!r}", allowed=(*known, *stored))
     window = with_warmup(side, kv, window)
     if window is None:
         return found
@@ -165,6 +165,8 @@ def storage_of(side: Side, kv: KVSide, window: Window | None = None) -> Storage:
 
 def with_warmup(side: Side, kv: KVSide, window: Window | None) -> Window | None:
     """The window with what the side's transforms need to see first and keep."""
+    if not side.transforms:
+        return window
     known = {m.name: m for m in methods()}
     wanted = [known[t] for t in side.transforms if t in known and isinstance(known[t], Fitted)]
     costs = [m.warmup(kv, side.codec) for m in wanted if isinstance(m, Fitted)]

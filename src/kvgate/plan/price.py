@@ -156,7 +156,7 @@ def _window(recipe: Recipe, base: Side) -> Window | None:
     native_bytes = codec(base.codec).row_bytes(1)
     if recipe.residual_tokens is None and recipe.sink_tokens is None and native_bytes == 2:
         return None
-    return Window(recipe.residual_tokens, recipe.sink_tokens or 0, native_bytes)
+    return Window(recipe.residual_tokens, recipe.sink_tokens, native_bytes)
 
 
 def stored_as(layer: LayerGeometry, side: Side, engine: str) -> Side:
@@ -179,9 +179,11 @@ def _one_vector(layer: LayerGeometry) -> bool:
 
 def _left_native(side: Side, geometry: ModelGeometry, layers: tuple[LayerGeometry, ...]) -> frozenset[int]:
     """Layer numbers that the methods of a side leave native by themselves."""
-    known = {m.name: m for m in methods()}
     plain = {c.name for c in codecs()}
     words = (*(() if side.codec in plain else (side.codec,)), *side.transforms)
+    if not words:
+        return frozenset()
+    known = {m.name: m for m in methods()}
     hybrid = any(layer.state for layer in layers)
     count = layer_count(geometry, geometry.layers)
     return frozenset(n for word in words if word in known for n in known[word].native_layers(count, hybrid=hybrid))

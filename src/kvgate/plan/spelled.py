@@ -62,12 +62,13 @@ def _auto(recipe: Recipe, text: str, geometry: ModelGeometry) -> Recipe:
 
 
 def _side(side: Side, engine: str) -> Side:
-    if any(m.name == side.codec for m in methods() if m.role == "storage"):
-        return side
     try:
         return replace(side, codec=by_spelling(engine, side.codec))
     except UserError:
         # A codec that the engine does not store still has a size; its own column says what the engine says.
         if any(c.name == side.codec for c in codecs()):
+            return side
+        # Methods are looked at last: loading them takes time, and none is spelled as a codec is.
+        if any(m.name == side.codec for m in methods() if m.role == "storage"):
             return side
         raise
