@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -120,3 +121,12 @@ def test_a_mistake_in_it_is_found(tmp_path: Path, mistake: tuple[str, str], said
 def test_our_own_registry_has_no_example() -> None:
     """The example is an example."""
     assert "q6_0" not in registry.discover("codec")
+
+
+def test_links_of_the_page() -> None:
+    """Relative links lead to files that are there, and so do the files that it names."""
+    named = re.findall(r"`((?:tests|docs)/[\w/]+\.\w+)`", PAGE)
+
+    assert named
+    for target in [*re.findall(r"\]\(([^)#]+)\)", PAGE), *named]:
+        assert (ROOT / target).exists(), target
