@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 import zlib
 from collections import Counter
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from kvgate.core.errors import UserError
 from kvgate.suites import _fidelity_corpus
 from kvgate.suites._fidelity_corpus import read_corpus
+from kvgate.suites._golden.reader import read_prompts
 
 CATEGORIES = {"chat", "code", "languages", "long", "science", "tools"}
 
@@ -24,27 +28,80 @@ def write(folder: Path, **texts: str) -> Path:
     return folder
 
 
-def test_the_shipped_corpus_has_six_categories_of_two_or_more() -> None:
-    """Six categories, at least two documents each, named so that the first two stay first."""
+#: What `smoke` takes, with the size of each: numbers of earlier runs refer to exactly these texts.
+SMOKE_BYTES = {
+    "chat/01-bicycle-repair.txt": 3126,
+    "chat/02-moving-abroad.txt": 3367,
+    "code/01-python-scheduler.txt": 3457,
+    "code/02-mixed-languages.txt": 2856,
+    "languages/01-german-spanish.txt": 2802,
+    "languages/02-japanese-chinese-russian.txt": 2881,
+    "long/01-water-report.txt": 12390,
+    "long/02-winter-station.txt": 11912,
+    "science/01-tides.txt": 3076,
+    "science/02-enzymes.txt": 3330,
+    "tools/01-travel-agent.txt": 2761,
+    "tools/02-database-incident.txt": 3064,
+}
+#: Corpus and prompts together, in bytes.
+MAX_DATA_BYTES = 400_000
+#: Texts that share this many words in a row were copied from one another.
+COPIED_WORDS = 12
+
+
+def test_the_shipped_corpus_has_six_categories_of_eight() -> None:
+    """Six categories, eight documents each, numbered in the order in which a preset takes them; no text twice."""
     documents = read_corpus(None).documents
-    count = Counter(d.category for d in documents)
-    assert set(count) == CATEGORIES
-    assert min(count.values()) >= 2
+    assert Counter(d.category for d in documents) == dict.fromkeys(CATEGORIES, 8)
     for category in CATEGORIES:
-        names = [d.name for d in documents if d.category == category]
-        assert names == sorted(names)
-        assert [n.split("/")[1][:3] for n in names[:2]] == ["01-", "02-"]
-    assert len({d.text for d in documents}) == len(documents)
+        names = [d.name.split("/")[1] for d in documents if d.category == category]
+        assert [n[:3] for n in names] == [f"0{i}-" for i in range(1, 9)]
+    assert len({d.text for d in documents}) == len(documents) == 48
+
+
+def test_the_first_two_of_each_category_stay_as_they_were() -> None:
+    """The twelve documents of smoke, by name and size."""
+    documents = read_corpus(None).documents
+    first = {d.name: len(d.text.encode()) for d in documents if d.name.split("/")[1][:2] in ("01", "02")}
+    assert first == SMOKE_BYTES
+
+
+def test_no_document_borrows_from_another() -> None:
+    """No run of twelve words stands in two documents."""
+    seen: dict[tuple[str, ...], str] = {}
+    for d in read_corpus(None).documents:
+        words = re.findall(r"\w+", d.text.lower())
+        for run in set(zip(*(words[i:] for i in range(COPIED_WORDS)), strict=False)):
+            assert seen.setdefault(run, d.name) == d.name, " ".join(run)
 
 
 def test_shipped_documents_are_long_and_not_repetitive() -> None:
-    """Every text could hold 300 tokens, the long ones 2,500, and none is padding: deflate leaves over a third."""
+    """Every text could hold 300 tokens, the long ones 1,100, and none is padding: deflate leaves over a third."""
     for d in read_corpus(None).documents:
         data = d.text.encode()
         # No tokenizer that people use spends under 1 token on 6 bytes of such texts.
-        assert len(data) >= 6 * (1_800 if d.category == "long" else 300), d.name
+        assert len(data) >= 6 * (1_100 if d.category == "long" else 300), d.name
+        assert len(data) <= (13_000 if d.category == "long" else 4_000), d.name
         assert len(zlib.compress(data, 9)) > len(data) / 3, d.name
         assert "\r" not in d.text
+        assert "\ufffd" not in d.text
+        assert d.text.endswith("\n")
+        assert unicodedata.normalize("NFC", d.text) == d.text, d.name
+
+
+def test_the_shipped_data_stays_small() -> None:
+    """Corpus and prompts are under 400 kB together."""
+    prompts = files("kvgate.suites").joinpath("data/golden.jsonl").read_bytes()
+    assert sum(len(d.text.encode()) for d in read_corpus(None).documents) + len(prompts) < MAX_DATA_BYTES
+
+
+def test_the_categories_and_sizes_are_in_the_docs() -> None:
+    """docs/suites.md names every category of the corpus and of the prompts, and the sizes of `default`."""
+    page = (Path(__file__).parents[2] / "docs" / "suites.md").read_text(encoding="utf-8")
+    for category in CATEGORIES | {p.category for p in read_prompts(None)}:
+        assert f"`{category}`" in page, category
+    assert "48 documents" in page
+    assert "80 prompts" in page
 
 
 def test_repetition_would_be_noticed() -> None:
@@ -55,12 +112,13 @@ def test_repetition_would_be_noticed() -> None:
 
 @pytest.mark.engine
 def test_shipped_documents_have_enough_tokens_of_the_demo_model(smollm2: Path) -> None:
-    """By SmolLM2's own tokenizer every document has at least 300 tokens, and a long one at least 2,500."""
+    """By SmolLM2's own tokenizer every document has 300 to 2,000 tokens, a long one 1,300 to 3,000."""
     from fidelity_engine_lab import tokenizer
 
     with tokenizer(smollm2) as tokenize:
         for d in read_corpus(None).documents:
-            assert len(tokenize(d.text).ids) >= (2_500 if d.category == "long" else 300), d.name
+            least, most = (1_300, 3_000) if d.category == "long" else (300, 2_000)
+            assert least <= len(tokenize(d.text).ids) <= most, d.name
 
 
 def test_a_folder_is_a_category(tmp_path: Path) -> None:

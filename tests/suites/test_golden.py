@@ -50,14 +50,14 @@ def test_the_suite_is_found_by_name() -> None:
 
 
 def test_presets_are_the_stated_sizes() -> None:
-    """smoke: 12 prompts x at most 48 tokens; default: 24, each to its own limit."""
+    """smoke: 12 prompts x at most 48 tokens; default: 80, each to its own limit."""
     smoke = list(SUITE.cases(context(SUITE.presets()["smoke"], tokens=1024)))
     full = list(SUITE.cases(context(SUITE.presets()["default"])))
 
     assert len(smoke) == 12
     assert max(c.body["max_tokens"] for c in smoke) == 48
     assert len({c.category for c in smoke}) == 7
-    assert len(full) == 24
+    assert len(full) == 80
     assert max(c.body["max_tokens"] for c in full) == 512
     assert {c.cluster for c in smoke} < {c.cluster for c in full}
     assert {c.cluster for c in smoke if not c.body["limit_lowered"]} == {"arithmetic-stock", "extract-review-sentiment"}
@@ -73,7 +73,7 @@ def test_cases_are_the_same_twice_and_survive_json(cases: list[Case]) -> None:
     ]
 
     assert [c.id for c in cases] == again
-    assert len(set(again)) == 24
+    assert len(set(again)) == 80
 
 
 def prompt(name: str, category: str = "", *tags: str) -> Prompt:
@@ -279,7 +279,7 @@ def test_summary_is_deterministic_and_empty_records_say_so(cases: list[Case]) ->
 
     assert SUITE.summarise(records.pair_with("candidate")) == SUITE.summarise(records.pair_with("candidate"))
     empty = SUITE.summarise(nothing.pair_with("cand"))
-    assert empty.untested == ["golden: 24 of 24 prompts have no answer on one side"]
+    assert empty.untested == ["golden: 80 of 80 prompts have no answer on one side"]
     assert number(empty, "golden.break_rate") is None
     assert empty.blind_spots == ["golden: no prompt could show a break"]
 

@@ -21,7 +21,7 @@ _FORMAT = 'one JSON object a line: {"id": ..., "messages": [{"role": "user", "co
 
 
 def read_prompts(path: Path | None) -> list[Prompt]:
-    """The prompts of a file, or our own 24 if there is none.
+    """The prompts of a file, or our own 80 if there is none.
 
     Raises:
         UserError: the file is missing, too big, empty, or a line is wrong; "golden.jsonl:7: not JSON: ...".
