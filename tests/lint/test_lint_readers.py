@@ -51,6 +51,14 @@ def test_commands_and_variables() -> None:
     assert [w[1][0].text for w in rest] == ["next", "last", "tail"]
 
 
+def test_a_loop_is_its_turns() -> None:
+    """A loop over literals starts one engine a turn; keywords are no part of a command."""
+    text = "for m in a/b c/d; do\n  X=1 vllm serve $m --kv-cache-dtype fp8\ndone\nif true; then vllm serve e/f; fi\n"
+
+    assert [c.get("model") for c in read(text).commands] == ["a/b", "c/d", "e/f"]
+    assert read(text).commands[0].env == {"X": "1"}
+
+
 def test_lines_are_counted_through_continuations_and_documents() -> None:
     """A finding can name the line, behind continuations and here-documents too."""
     text = "cat <<EOF\nvllm serve no --kv-cache-dtype int8\nEOF\nvllm serve x \\\n  --kv-cache-dtype \\\n  fp8\n"
@@ -279,6 +287,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, name: str, text: str, says: s
         ("pip install vllm", "starts no engine"),
         ("vllm chat --url x", "starts no engine"),
         ("nowhere.yaml", "no file"),
+        ("/nowhere/model", "no file or folder"),
         ("vllm " + "a " * 30_000, "words"),
     ],
 )

@@ -48,6 +48,7 @@ class Setting:
         written: as it stands in the text. name: the engine's own spelling; empty where the option is not known.
         value: text; "on" for a bare switch. Not to be used where `opaque`.
         origin: "argv", "file" (a configuration) or "env".
+        glued: written as NAME=VALUE, in one word.
         odd_spelling: recognised only by changing "_" and "-", which this engine's parser is not known to do.
     """
 
@@ -59,6 +60,7 @@ class Setting:
     origin: str = "argv"
     opaque: bool = False
     odd_spelling: bool = False
+    glued: bool = False
 
 
 @dataclass(frozen=True, slots=True)

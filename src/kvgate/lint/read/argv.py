@@ -1,7 +1,7 @@
 """Words of a command -> settings, spelled as the engine's own parser would take them.
 
-vLLM's parser takes "_" for "-" in a name up to its first dot; for the others that is not known, so a name that fits
-only so is marked. Values are not checked here.
+vLLM's parser takes "_" for "-" in a name up to its first dot, llama.cpp's in a name behind "--"; for the others that is
+not known, so a name that fits only so is marked. Values are not checked here.
 """
 
 from __future__ import annotations
@@ -144,7 +144,8 @@ def parse(engine: str, words: Sequence[Word], place: Place) -> tuple[Setting, ..
                 at += 1
                 if takes != "list":
                     break
-        found += settings_of(engine, name, row, odd, sub, values, Place(place.file, word.line or place.line, name))
+        made = settings_of(engine, name, row, odd, sub, values, Place(place.file, word.line or place.line, name))
+        found += [replace(s, glued=True) for s in made] if equals else made
     return tuple(found)
 
 

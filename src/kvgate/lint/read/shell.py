@@ -22,6 +22,9 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 #: Stands in a word for a dollar sign that the text protects, so that it is not taken for a variable.
 _PLAIN_DOLLAR = "\ue000"
+_KEYWORDS = ("do", "then", "else", "if", "while", "until", "time", "!", "{", "done", "fi", "}")
+#: Values of one loop that are looked at.
+_MAX_TURNS = 16
 _OPAQUE = re.compile(r"[$`]|\{\{")
 
 
@@ -36,7 +39,8 @@ def commands_of(text: str) -> list[tuple[dict[str, str], list[Word]]]:
     exported: dict[str, str] = {}
     known: dict[str, str] = {}
     found = []
-    for raw in _split(text):
+    loops: dict[str, tuple[str, ...]] = {}
+    for raw in _loops_unrolled(_split(text), loops):
         words = [_expanded(w, known) for w in raw]
         own: dict[str, str] = {}
         while words and (match := _ASSIGNMENT.fullmatch(words[0].text)):
@@ -54,6 +58,33 @@ def commands_of(text: str) -> list[tuple[dict[str, str], list[Word]]]:
             continue
         found.append(({**exported, **own}, words))
     return found
+
+
+def _loops_unrolled(parts: Iterator[list[Word]], loops: dict[str, tuple[str, ...]]) -> Iterator[list[Word]]:
+    """`for NAME in A B; do CMD $NAME; done` is CMD A and CMD B; keywords in front of a command are taken away."""
+    for given in parts:
+        words = given
+        if words[0].text == "for" and len(words) > 3 and words[2].text == "in":
+            loops[words[1].text] = tuple(w.text for w in words[3 : 3 + _MAX_TURNS])
+            continue
+        while words and words[0].text in _KEYWORDS:
+            words = words[1:]
+        if not words:
+            continue
+        used = next((n for n in loops if any(n in _names(w.text) for w in words)), None)
+        if used is None:
+            yield words
+            continue
+        for value in loops[used]:
+            yield [Word(_put_in(w.text, used, value), w.line, w.opaque) for w in words]
+
+
+def _put_in(text: str, name: str, value: str) -> str:
+    return _VARIABLE.sub(lambda m: value if name in (m[1], m[2]) else m[0], text)[:MAX_CHARS]
+
+
+def _names(text: str) -> set[str]:
+    return {m[1] or m[2] for m in _VARIABLE.finditer(text)}
 
 
 def _expanded(word: Word, known: Mapping[str, str]) -> Word:

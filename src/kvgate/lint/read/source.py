@@ -45,8 +45,11 @@ def read(text: str, engine: str = "") -> Given:
     path = _existing(given)
     if path is not None:
         return _of_path(path, engine)
-    if " " not in given and given.lower().endswith(_FILE_ENDINGS):
-        raise UserError(f"there is no file {one_line(given, 200)!r}", fix="give a command in quotes, or a file")
+    looks_like_path = given.lower().endswith(_FILE_ENDINGS) or given.startswith(("/", "./", "../", "~"))
+    if not any(c.isspace() for c in given) and looks_like_path:
+        raise UserError(
+            f"there is no file or folder {one_line(given, 200)!r}", fix="give a command in quotes, or a file"
+        )
     return _of_text(text, "", engine)
 
 

@@ -46,6 +46,12 @@ def _unknown(s: Subject) -> list[Setting]:
     return [x for x in s.command.settings if not x.name and x.origin == "argv" and x.written.startswith("-")]
 
 
+def _equals(s: Subject) -> Iterator[Hit]:
+    for setting in s.command.settings:
+        if setting.glued and setting.name:
+            yield Hit(f"{setting.written}={setting.value} is one word", setting.place)
+
+
 def _other_engine(s: Subject) -> Iterator[Hit]:
     for setting in _unknown(s):
         name = setting.written.partition(".")[0]
@@ -115,10 +121,10 @@ RULE = (
     ),
     Rule(
         "flag-underscores",
-        frozenset({"sglang", "trtllm", "llama_cpp"}),
+        frozenset({"sglang", "trtllm"}),
         "warning",
         "an option is spelled with the other of '_' and '-'",
-        "vLLM's parser takes both; this engine's is not known to",
+        "vLLM's and llama.cpp's parsers take both; this engine's is not known to",
         "write the engine's own spelling",
         Source("spec", "vllm utils/argparse_utils.py; vllm-project.github.io pull 195", "0.32.0"),
         _underscores,
@@ -142,6 +148,16 @@ RULE = (
         "write the option's own name",
         Source("spec", "the engines' own lists, enginefacts/*.toml"),
         _misspelled,
+    ),
+    Rule(
+        "llama-equals-sign",
+        frozenset({"llama_cpp"}),
+        "error",
+        "an option and its value are joined by an equals sign",
+        "llama.cpp looks the whole word up among its options, and stops with 'invalid argument'",
+        "write name and value as two words",
+        Source("spec", "common/arg.cpp common_params_parse_ex", "b11434"),
+        _equals,
     ),
     Rule(
         "sglang-int8-kv-cache-flag",
