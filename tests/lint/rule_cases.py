@@ -114,6 +114,10 @@ CASES = {
         ),
         case(L, log="llama_context: flash_attn    = enabled\n"),
     ),
+    "log-rotation-differs": (
+        case(L + "-ctk q8_0", model="{head64}", log="llama_kv_cache: n_rot_k = 0, n_embd_head_k_all = 64\n"),
+        case(L + "-ctk q8_0", model="{head64}", log="llama_kv_cache: n_rot_k = 64, n_embd_head_k_all = 64\n"),
+    ),
     "log-rotation-off": (
         case(L + "-ctk q8_0", log="llama_kv_cache: attention rotation force disabled (LLAMA_ATTN_ROT_DISABLE)\n"),
         case(L + "-ctk q8_0", log="llama_kv_cache: n_rot_k = 64, n_embd_head_k_all = 64\n"),

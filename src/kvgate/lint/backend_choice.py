@@ -59,7 +59,7 @@ def why_not(row: BackendRow, s: Subject, word: str, need: LayerNeed) -> list[tup
         found.append(("sinks", f"it has attention sinks only on {_x(row.sinks_capabilities)}"))
     if need.window and not row.windows:
         found.append(("windows", "it has no sliding windows"))
-    if per_head_scales(s) and not row.per_head_scales:
+    if word not in NATIVE and per_head_scales(s) and not row.per_head_scales:
         found.append(("per_head", "it takes no scale for each head"))
     found += _fp4(row, s, word, need)
     return found

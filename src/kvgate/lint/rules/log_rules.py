@@ -114,6 +114,23 @@ def _rotation(s: Subject) -> Iterator[Hit]:
         yield Hit("the log says that rotation was switched off", _at(s.log, *found))
 
 
+def _rotation_differs(s: Subject) -> Iterator[Hit]:
+    """A quantized side whose heads are multiples of 64 is rotated; the log says 0."""
+    if s.log is None or s.model is None or not s.model.layers or s.model.is_mla:
+        return
+    sizes = {"k": {y.k_dim for y in s.model.layers}, "v": {y.v_dim for y in s.model.layers}}
+    for word, line in s.log.values("rotation"):
+        side = line.facts.get("rotation_side", "")
+        asked = s.k_word if side == "k" else s.v_word
+        quantized = asked not in (None, "f32", "f16", "bf16") and bool(s.codec(asked))
+        dims = sizes.get(side, set())
+        if word == "0" and quantized and len(dims) == 1 and all(d % 64 == 0 for d in dims):
+            yield Hit(
+                f"{side.upper()} in {asked} should be rotated, and the log says it is not",
+                _at(s.log, line.number, line.text),
+            )
+
+
 def _flash_off(s: Subject) -> Iterator[Hit]:
     if s.log is None:
         return
@@ -235,6 +252,17 @@ RULE = (
         "take LLAMA_ATTN_ROT_DISABLE out of the server's environment",
         "attention rotation force disabled (LLAMA_ATTN_ROT_DISABLE)",
         _rotation,
+        "b11549",
+    ),
+    _rule(
+        "log-rotation-differs",
+        frozenset({"llama_cpp"}),
+        "warning",
+        "the log shows no rotation where the head size promises one",
+        "the variable is set in the server's environment, or the build differs",
+        "read the start of the log for the reason, and do not compare with rotated runs",
+        "llama_kv_cache: n_rot_k = 0",
+        _rotation_differs,
         "b11549",
     ),
     _rule(
