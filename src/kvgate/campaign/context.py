@@ -19,6 +19,7 @@ from kvgate.core.engine import Driver
 from kvgate.core.errors import UserError
 from kvgate.core.geometry import ModelFiles
 from kvgate.core.observation import Case
+from kvgate.core.private import public_words
 from kvgate.core.suite import Suite
 from kvgate.store.open import Store
 from kvgate.store.rows import ArmRow
@@ -162,5 +163,5 @@ def kept_options(spec: CheckSpec, engine: str) -> tuple[str, ...]:
         "--engine-python": spec.engine_python,
     }
     words = [word for name, value in given.items() if value is not None for word in (name, str(value))]
-    words += [f"--engine-arg={word}" for word in spec.engine_arguments]
-    return (*words, *(word for arm in spec.arms for word in ("--arm", arm)))
+    words += [f"--engine-arg={public_words(word)}" for word in spec.engine_arguments]
+    return (*words, *(word for arm in spec.arms for word in ("--arm", public_words(arm))))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +9,9 @@ from typing import Any
 from kvgate.campaign.arms import BASE, PANEL, SERVING, Role
 from kvgate.campaign.context import RunContext
 from kvgate.campaign.measured import ArmFacts, Facts, Measured, place_of, undeclared
+from kvgate.campaign.spec import CheckSpec
 from kvgate.core.observation import Records, content_digest
+from kvgate.core.private import public_env, public_words
 from kvgate.core.suite import Summary
 from kvgate.core.verdict import CandidateEvidence
 from kvgate.store.rows import ArmRow
@@ -171,7 +172,7 @@ def manifest(run: RunContext) -> dict[str, Any]:
     """What makes this run this run; stored with it and shown in the report. No secrets, no prompts."""
     return {
         "kvgate": _version(),
-        "spec": run.spec.model_dump(mode="json", exclude={"store", "out", "env"}) | {"env": _public(run.spec.env)},
+        "spec": _spec(run.spec),
         "model": {"name": run.model.name, "digest": run.model.digest, "weights": run.model.weights_dtype},
         "context_tokens": run.context_tokens,
         "suites": {
@@ -194,12 +195,12 @@ def manifest(run: RunContext) -> dict[str, Any]:
     }
 
 
-def _public(env: Mapping[str, str]) -> dict[str, str]:
-    """Variables without the values of those whose name says that they are secret."""
-    return {k: "(not kept)" if _SECRET.search(k) else v for k, v in env.items()}
-
-
-_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
+def _spec(spec: CheckSpec) -> dict[str, Any]:
+    return spec.model_dump(mode="json", exclude={"store", "out"}) | {
+        "env": public_env(spec.env),
+        "arms": [public_words(arm) for arm in spec.arms],
+        "engine_arguments": [public_words(word) for word in spec.engine_arguments],
+    }
 
 
 def _version() -> str:

@@ -15,7 +15,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from kvgate.core.private import public_env
 
 
 class _Frozen(BaseModel):
@@ -48,6 +50,11 @@ class Identity(_Frozen):
     sampling: str | None = None
     flash_attention: str | None = None
     env: Mapping[str, str] = Field(default_factory=dict)
+
+    @field_validator("env")
+    @classmethod
+    def _without_secrets(cls, env: Mapping[str, str]) -> Mapping[str, str]:
+        return public_env(env)
 
 
 class Subject(_Frozen):
