@@ -34,12 +34,31 @@ def refused(location: str) -> str:
         ("postgresql:///db", "postgresql:///db"),
         ("postgresql://me:s3cret@[::1]:5/db", "postgresql://me@[::1]:5/db"),
         ("postgresql://me:s3cret@host:no-port/db", "postgresql://..."),
+        ("postgresql://me:12/s3cret@host/db", "postgresql://me@host/db"),
+        ("postgresql://me:12?s3cret@host/db", "postgresql://me@host/db"),
+        ("postgresql://me:12#s3cret@host:5/db", "postgresql://me@host:5/db"),
     ],
 )
 def test_a_url_is_shown_without_its_secrets(url: str, shown: str) -> None:
     """Neither password nor options are ever shown."""
     assert location_of(url) == ServerUrl(url, shown)
     assert default_location({"KVGATE_STORE": url}) == ServerUrl(url, shown)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("postgresql://me:s3cr@et@host/db", "write @ as %40"),
+        ("postgresql:/me:s3cret@host/db", "two slashes after the colon"),
+        ("postgres:me:s3cret@host/db", "two slashes after the colon"),
+        ("postgresql://me:s3cret\udcff@host/db", "not valid UTF-8"),
+    ],
+)
+def test_a_mistyped_url_is_one_line_without_its_password(url: str, said: str) -> None:
+    """Characters that must be escaped, a slash too few (which would be a folder's name), bytes that are no text."""
+    line = refused(url)
+
+    assert said in line and "s3cr" not in line and "host" not in line
 
 
 @pytest.mark.parametrize(
@@ -145,6 +164,19 @@ def test_a_restarted_server_has_forgotten_the_lease(postgres: Server, postgres_u
         with store.lease("key"):
             assert len(store.done(run_id, SUITE, VERSION)) == 1
             answer(store, run_id, Work("a", case(1).id), Raw({"text": "y"}))
+
+
+def test_the_holder_that_is_named_holds_this_database(postgres: Server, postgres_url: str) -> None:
+    """The same check in another database of the server is another check, and its process is not the one to wait for."""
+    with open_store(postgres.new_database()) as other, open_store(postgres_url) as store:
+        holder = child(HOLDER, postgres_url, "key")
+        try:
+            assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+            with other.lease("key"), pytest.raises(StoreBusy, match=f"pid {holder.pid} on "), store.lease("key"):
+                pass
+        finally:
+            holder.kill()
+            holder.communicate()
 
 
 def test_first_openers_do_not_disturb_each_other(postgres_url: str) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from kvgate.core.errors import UserError
 
 _MAGIC = b"SQLite format 3\0"
+_URL = "write postgresql://USER@HOST:PORT/DATABASE"
 FIX = "name a file in a folder that you can write, with KVGATE_STORE"
 
 
@@ -28,21 +29,30 @@ def location_of(location: str | Path) -> Path | ServerUrl:
     Raises:
         UserError: a URL of another database, or no path at all.
     """
-    scheme = str(location).partition("://")[0] if isinstance(location, str) else ""
-    if scheme in ("postgres", "postgresql"):
-        return ServerUrl(str(location), _without_secrets(str(location)))
+    text = str(location) if isinstance(location, str) else ""
+    if text.partition("://")[0] in ("postgres", "postgresql"):
+        return _server(text)
+    if text.startswith(("postgres:", "postgresql:")):
+        raise UserError("a database's URL has two slashes after the colon", fix=_URL)  # else a folder of that name
     return path_of(location)
 
 
-def _without_secrets(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
-        port = f":{parts.port}" if parts.port else ""
-    except ValueError:
-        return "postgresql://..."
-    user = f"{parts.username}@" if parts.username else ""
-    return f"postgresql://{user}{host}{port}{parts.path}"
+def _server(url: str) -> ServerUrl:
+    """The parts of a URL as SQLAlchemy reads them: a password may hold what would end it elsewhere.
+
+    Raises:
+        UserError: characters that must be escaped. Nothing of the URL is repeated, it may be the password's.
+    """
+    rest = url.partition("://")[2]
+    if any("\ud800" <= c <= "\udfff" for c in url) or "\0" in url:
+        raise UserError("the store's URL is not valid UTF-8", fix="write other bytes as %XX")
+    user, at, place = rest.rpartition("@")
+    if "@" in user or ("/" in user.partition(":")[0]):
+        raise UserError("the store's URL has an @ or a / that is not escaped", fix="write @ as %40 and / as %2F")
+    place = place.partition("?")[0].partition("#")[0]
+    if re.fullmatch(r"(\[[0-9A-Fa-f:.]*\]|[^/:]*)(:[0-9]*)?(/.*)?", place) is None:
+        return ServerUrl(url, "postgresql://...")
+    return ServerUrl(url, f"postgresql://{user.partition(':')[0]}{at}{place}")
 
 
 def default_location(env: Mapping[str, str] | None = None) -> Path | ServerUrl:

@@ -70,6 +70,8 @@ def _engine(url: ServerUrl, **more: Any) -> sa.Engine:
                 "keepalives_idle": idle,
                 "keepalives_interval": every,
                 "keepalives_count": count,
+                # Keepalives say nothing while a sent query waits to be acknowledged; without this that takes 15 min.
+                "tcp_user_timeout": _SILENT_S * 1000,
             },
             **more,
         )
@@ -140,7 +142,8 @@ _HOLDS = (
 )
 _HOLDER = (
     "SELECT a.application_name FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'advisory' "
-    "AND l.granted AND l.classid::bigint = %s AND l.objid::bigint = %s AND l.objsubid = 1"
+    "AND l.granted AND l.classid::bigint = %s AND l.objid::bigint = %s AND l.objsubid = 1 "
+    "AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
 
 
