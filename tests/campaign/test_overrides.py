@@ -43,6 +43,12 @@ def test_all_settings_are_read() -> None:
         (["a:batch=1,batch=2"], "batch is given twice"),
         (["a:env.X=1,env.X=2"], "env.X is given twice"),
         (["a:python=/no/such/python"], "there is no interpreter"),
+        (["a:python=/etc/passwd"], "there is no interpreter"),
+        (["a:python=/tmp"], "there is no interpreter"),
+        (["a:slots=0"], "slots is '0'; give a number from 1"),
+        (["a:threads=0"], "threads is '0'"),
+        (["a:threads=9999999"], "give a number from 1 to "),
+        (["a:batch=\u0663"], "batch is"),
         (["a:batch=1", "a:slots=2"], "'a' is given twice"),
         ([""], "is not NAME:key=value"),
     ],
@@ -86,7 +92,20 @@ def test_another_environment_is_a_server_alone(fake_check: Callable[..., Outcome
     assert "other" in summaries["golden"].floor and "other" not in summaries["fidelity"].floor
 
 
-def test_a_name_that_could_be_a_recipe_is_refused(fake_check: Callable[..., Outcome]) -> None:
-    """A mistyped candidate does not become a floor."""
-    with pytest.raises(UserError, match="is no arm of this check, and no name for a new floor"):
-        fake_check(arms=("k=q8_0,v=q5_0:batch=64",))
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("k=q8_0,v=q5_0", "is no arm of this check, and no name for a new floor"),
+        ("q5_0", "is no candidate of this check; add --kv q5_0"),
+        ("native", "is no candidate of this check"),
+        ("kivi", "is no candidate of this check"),
+        ("batch", "is a floor that the policy does not have"),
+    ],
+)
+def test_a_name_that_could_be_another_arms_is_refused(
+    fake_check: Callable[..., Outcome], tmp_path: Path, name: str, said: str
+) -> None:
+    """A mistyped candidate, or a floor of another policy, does not become a new floor; nothing is started."""
+    with pytest.raises(UserError, match=said):
+        fake_check(arms=(f"{name}:batch=64",))
+    assert not (tmp_path / "kvgate.db").exists()

@@ -120,7 +120,7 @@ def build_arms(
         places = frozenset({SERVING}) if name in own and own[name].alone else both
         arms.append(Arm(name, Role.CANDIDATE, places, recipe, (), launch(name, recipe, spelling, settings)))
     for name, override in list(own.items()):
-        check_new_name(name)
+        check_new_name(name, reserved=[f.name for f in FLOORS])
         arms.append(floor_arm(name, frozenset({SERVING}) if override.alone else both, (), settings))
     return tuple(arms)
 

@@ -7,11 +7,15 @@ identity is a comparison of two deployments, which is refused.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from kvgate.campaign.spec import usable_threads
+from kvgate.core import registry
 from kvgate.core.engine import Settings
 from kvgate.core.errors import UserError
 
@@ -43,7 +47,8 @@ class Override:
 
     def settings(self, common: Settings) -> Settings:
         """The arm's settings."""
-        return replace(common, env=dict(common.env) | dict(self.env), **self.numbers)
+        changed: dict[str, Any] = {**self.numbers}
+        return replace(common, env=dict(common.env) | dict(self.env), **changed)
 
     @property
     def alone(self) -> bool:
@@ -90,17 +95,23 @@ def _read(text: str) -> Override:
             python = _interpreter(whole["name"], value)
         elif key.startswith("env."):
             env[name] = value
-        elif re.fullmatch(r"[0-9]{1,7}", value):
-            numbers[_NUMBERS[key]] = int(value)
         else:
-            raise UserError(f"--arm {whole['name']!r}: {key} is {value[:20]!r}", fix="give a number")
+            numbers[_NUMBERS[key]] = _number(whole["name"], key, value)
     return Override(whole["name"], python, env, numbers)
+
+
+def _number(name: str, key: str, value: str) -> int:
+    """A count; only checkpoints may be none, and more threads than CPUs would stand still by turns."""
+    least, most = int(key != "checkpoints"), usable_threads() if key == "threads" else 9_999_999
+    if not re.fullmatch(r"[0-9]{1,7}", value) or not least <= int(value) <= most:
+        raise UserError(f"--arm {name!r}: {key} is {value[:20]!r}", fix=f"give a number from {least} to {most}")
+    return int(value)
 
 
 def _interpreter(name: str, value: str) -> Path:
     path = Path(value).expanduser()
     try:
-        usable = path.is_file()
+        usable = path.is_file() and os.access(path, os.X_OK)
     except OSError:
         usable = False
     if not usable:
@@ -108,14 +119,23 @@ def _interpreter(name: str, value: str) -> Path:
     return path.absolute()
 
 
-def check_new_name(name: str) -> None:
+def check_new_name(name: str, *, reserved: Collection[str] = ()) -> None:
     """A word for a new floor arm.
 
+    Args:
+        reserved: floors of other policies, whose settings a reader of the report would think of.
+
     Raises:
-        UserError: it could be mistaken for a recipe, or does not print.
+        UserError: it could be mistaken for a recipe or another floor, or does not print.
     """
     if not _NEW_NAME.fullmatch(name):
         raise UserError(
             f"--arm {name!r} is no arm of this check, and no name for a new floor",
             fix="use lower-case letters, digits and _, e.g. --arm old_build:python=PATH",
+        )
+    if name in reserved:
+        raise UserError(f"--arm {name!r} is a floor that the policy does not have", fix="choose another name")
+    if name == "native" or any(name in registry.discover(kind) for kind in ("codec", "method")):
+        raise UserError(
+            f"--arm {name!r} is no candidate of this check", fix=f"add --kv {name}, or choose another name for a floor"
         )
