@@ -339,6 +339,17 @@ def test_wrong_input_is_one_line(
     assert ran.err.count("\n") == 1
 
 
+def test_all_is_checked_before_anything_is_computed(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A codec that does not fit is refused before the first one takes its minutes."""
+    monkeypatch.setattr("kvgate.cli._formats_compare.compare_side", lambda *a, **k: pytest.fail("computed"))
+    ran = Ran(capsys, "compare", file, "--key", "odd", "--codec", "fp8", "--codec", "q8_0")
+
+    assert ran.code == 2
+    assert "not a multiple of 32" in ran.err
+
+
 def npy(header: str, data: bytes = b"") -> bytes:
     """A .npy file with this header."""
     text = header.encode() + b" " * (-(10 + len(header) + 1) % 64) + b"\n"

@@ -60,6 +60,7 @@ def figures(x: Array, y: Array) -> dict[str, Any]:
         "lost": lost,
         "zeroed": zeroed / finite if finite else 0.0,
         "finite": finite,
+        "largest": max((abs(float(a)) for a in x.flat if math.isfinite(a)), default=0.0),
     }
 
 
@@ -72,6 +73,7 @@ def check(found: Comparison, x: Array, y: Array) -> None:
     if d.sqnr_db is not None:
         assert d.sqnr_db == pytest.approx(want["sqnr"], rel=0, abs=20 * EXACT)
     assert d.max_error == want["most"]
+    assert d.max_abs == want["largest"]
     assert found.at == want["at"]
     assert found.zeroed == want["zeroed"]
     assert (found.x_nan, found.x_inf) == (np.isnan(x).sum(), np.isinf(x).sum())
@@ -82,6 +84,7 @@ def loud(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     """Values of several sizes with a loud channel."""
     x = rng.standard_normal(shape) * np.exp2(rng.integers(-6, 6, (*shape[:-1], 1)))
     x[..., 3] *= 100
+    x[..., 5] = 0
     return x.astype(np.float32)
 
 
@@ -120,6 +123,20 @@ def test_channels_are_elements_of_heads(shape: tuple[int, ...], monkeypatch: pyt
     order = [c.distance.sqnr_db for c in worst]
     assert order == sorted(order)  # type: ignore[type-var]
     assert order[0] == min(c.distance.sqnr_db for c in found.channels if c.distance.sqnr_db is not None)
+
+
+def test_figures_where_values_are_lost() -> None:
+    """NaN and infinities among them, blocks that overflow: still by the definitions, and the largest x is counted."""
+    x = loud(np.random.default_rng(13), (2, 3, 8, 64))
+    x[0, 1, 2, 3], x[1, 2, 3, 40], x[1, 0, 0, 9], x[0, 0, 0, 60] = np.nan, np.inf, -np.inf, 3e38
+    with np.errstate(all="ignore"):
+        y = kvgate.codecs["q8_0"].decode(kvgate.codecs["q8_0"].encode(x))
+        found = through(x, "q8_0").comparison
+        check(found, x, y)
+
+    assert found.distance.max_abs == np.float32(3e38)
+    assert found.distance.lost == 3 * 31 + 32
+    assert worst_channels(found, 1)[0].distance.lost
 
 
 def test_slices_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,12 +213,13 @@ def test_codecs_that_fit_their_scale_clip_nothing(name: str) -> None:
     assert through(loud(np.random.default_rng(5), (40, 64)), name).comparison.clipped == 0
 
 
-def test_q4_0_clips_the_end_opposite_to_its_extreme() -> None:
-    """The extreme becomes -8 steps; 8 steps on the other side are cut to 7, 7.4 are within half a step of it."""
+@pytest.mark.parametrize("sign", [1, -1])
+def test_q4_0_clips_the_end_opposite_to_its_extreme(sign: int) -> None:
+    """The extreme becomes -8 steps (of a scale with its sign); 8 on the other side are cut, 7.4 are near enough."""
     x = np.zeros((1, 32), np.float32)
     x[0, :4] = -8, 8, 7.4, 7.6
 
-    assert through(x, "q4_0").comparison.clipped == 2 / 32
+    assert through(x * sign, "q4_0").comparison.clipped == 2 / 32
 
 
 def test_microscaling_clips_between_six_and_eight() -> None:

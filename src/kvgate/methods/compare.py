@@ -165,8 +165,7 @@ def _by_tokens(rows: Rows, side: Side, kv: KVSide, window: Window | None, scale:
     factors = _scales(rows, side, (), scale)
     tables = None if factors is None or scale == UNIT else factors.reshape(-1, 1, 1)
     together = heads if _across_heads(side) else 1
-    tally, encoded, held = Tally(shape), None, 0
-    count = 0
+    tally, encoded, held, count, seen = Tally(shape), None, 0, 0, 0
     for first in range(0, prod(shape[:-2]), together):
         here = tables if tables is None or together > 1 or len(tables) == 1 else tables[[first % heads]]
         stream, _ = open_side(side, kv, _layer(together, dim), window=window, native=rows.native, tables=here)
@@ -175,17 +174,15 @@ def _by_tokens(rows: Rows, side: Side, kv: KVSide, window: Window | None, scale:
             back = np.asarray(stream.read()).reshape(together * tokens, dim)
         within = stream.encoded(tokens)
         count = len(within)
-        encoded = encoded or Tally((*shape[:-2], max(count, 1), dim))
+        encoded = encoded or Tally((max(1, count * prod(shape[:-2])), dim))
         held += stream.stored_bytes()
         for start, stop in slices(together * tokens, dim):
             x = rows.rows(first * tokens + start, first * tokens + stop)
             tally.add(first * tokens + start, x, back[start:stop], None)
             token = np.arange(start, stop) % tokens
             mine = (token >= within.start) & (token < within.stop)
-            if mine.any():
-                row = start + int(mine.argmax())
-                at = (first + row // tokens) * count + row % tokens - within.start
-                encoded.add(at, x[mine], back[start:stop][mine], None)
+            encoded.add(seen, x[mine], back[start:stop][mine], None)
+            seen += int(mine.sum())
     only = encoded.result().distance if encoded else None
     used = None if factors is None else (float(factors.min()), float(factors.max()))
     return SideComparison(Fraction(8 * held, prod(shape)), tally.result(), used, only, count, tokens)
