@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from kvgate.core.errors import UserError
 from kvgate.core.source import Source
 from kvgate.models.geometry_from_config import geometry_from_config
 
@@ -415,6 +416,34 @@ def test_nas_blocks_have_their_own_attention():
     geometry = _geometry(config)
 
     assert [(x.index, x.kv_heads) for x in geometry.layers] == [(0, 8), (2, 4)] and geometry.layer_count == 4
+
+
+def test_the_first_decilm_lists_kv_heads_a_layer():
+    """Without blocks, `num_key_value_heads_per_layer` says the KV heads of each layer."""
+    config = {
+        "model_type": "deci",
+        "num_hidden_layers": 3,
+        "num_attention_heads": 32,
+        "hidden_size": 4096,
+        "num_key_value_heads_per_layer": [4, 4, 1],
+    }
+
+    assert [(x.kv_heads, x.k_dim) for x in _geometry(config).layers] == [(4, 128), (4, 128), (1, 128)]
+    with pytest.raises(UserError, match="2 entries for 3 layers"):
+        _geometry({**config, "num_key_value_heads_per_layer": [4, 4]})
+    with pytest.raises(UserError, match="layer 2: 32 attention heads"):
+        _geometry({**config, "num_key_value_heads_per_layer": [4, 4, 3]})
+
+
+@pytest.mark.parametrize(("model_type", "owners"), [("gemma4_text", 30), ("gemma3n_text", 15)])
+def test_shared_layers_that_the_file_does_not_count(model_type, owners):
+    """An absent count is what the family's code takes, and is said."""
+    config = {"model_type": model_type, **WINDOW, "num_hidden_layers": 30, "head_dim": 256}
+
+    geometry = _geometry(config)
+
+    assert len(geometry.layers) == owners
+    assert any("num_kv_shared_layers" in note for note in geometry.notes)
 
 
 def test_hunyuan_shares_between_neighbours():

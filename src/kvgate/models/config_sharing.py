@@ -9,15 +9,19 @@ from kvgate.models.config_family import ConfigLayers
 from kvgate.models.config_keys import MAX_LAYERS, ConfigKeys
 
 
-def owning_layers(keys: ConfigKeys, stack: ConfigLayers) -> ConfigLayers:
+def owning_layers(keys: ConfigKeys, stack: ConfigLayers, *, absent: int) -> ConfigLayers:
     """`stack` without the last `num_kv_shared_layers` layers; those before keep what their own word says.
 
+    Args:
+        absent: what the family's code takes where the file does not name the key.
+
     Raises:
-        UserError: the key is missing, or no layer would be left.
+        UserError: no layer would be left.
     """
     shared = keys.maybe_int("num_kv_shared_layers", maximum=MAX_LAYERS)
     if shared is None:
-        raise keys.lacks("num_kv_shared_layers")
+        shared = absent
+        stack = replace(stack, notes=(*stack.notes, f"no num_kv_shared_layers: {absent}, as in the family's code"))
     if shared >= stack.layer_count:
         raise UserError(
             f"{keys.label('num_kv_shared_layers')} is {shared}, and the model has {stack.layer_count} layers",

@@ -1,6 +1,7 @@
 """gemma3n: four layers with a window, then one that sees all tokens; the last layers read the KV of earlier ones.
 
-`num_kv_shared_layers` layers at the end own no cache. Source: transformers 5.19 configuration_gemma3n.py.
+`num_kv_shared_layers` layers at the end own no cache; 15 where the file is silent.
+Source: transformers 5.19 configuration_gemma3n.py.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Gemma3n:
         same = heads(keys)
         # Per-layer embeddings and AltUp are weights, not caches.
         keys.ignore("hidden_size_per_layer_input", "vocab_size_per_layer_input")
-        return owning_layers(keys, attention_stack(keys, kinds, count, lambda kind: same, notes=notes))
+        return owning_layers(keys, attention_stack(keys, kinds, count, lambda kind: same, notes=notes), absent=15)
 
 
 CONFIG_FAMILY = Gemma3n()

@@ -2,8 +2,9 @@
 
 `global_head_dim` and `num_global_key_value_heads` are for layers that see all tokens (absent: 512, and the KV heads of
 the others). `attention_k_eq_v` shares a projection; K and V are both stored. `num_kv_shared_layers` layers at the end
-own no cache. Without `layer_types` the interval is that of the published models, whose last layer sees all tokens: 6,
-or 5 where only 5 divides the layers. Source: transformers 5.19 configuration_gemma4.py, vLLM 0.32 models/gemma4.py.
+own no cache (absent: 0). Without `layer_types` the interval is that of the published models, whose last layer sees all
+tokens: 6, or 5 where only 5 divides the layers.
+Source: transformers 5.19 configuration_gemma4.py, vLLM 0.32 models/gemma4.py.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Gemma4:
         local, wide = heads(keys), _global_heads(keys)
         keys.ignore("hidden_size_per_layer_input", "vocab_size_per_layer_input")
         stack = attention_stack(keys, kinds, count, lambda kind: wide if kind == FULL else local, notes=notes)
-        return owning_layers(keys, stack)
+        return owning_layers(keys, stack, absent=0)
 
 
 def _global_heads(keys: ConfigKeys) -> Heads:

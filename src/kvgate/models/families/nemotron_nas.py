@@ -2,7 +2,8 @@
 
 KV heads are `num_attention_heads` / `n_heads_in_group`; a block with `no_op` or `replace_with_linear` keeps no KV.
 Blocks with a window, sinks or another stand-in are refused. Source: configuration_decilm.py and block_config.py of
-nvidia/Llama-3_3-Nemotron-Super-49B-v1; vLLM 0.32 models/nemotron_nas.py.
+nvidia/Llama-3_3-Nemotron-Super-49B-v1; vLLM 0.32 models/nemotron_nas.py. The first DeciLM has no blocks, but KV heads
+a layer in `num_key_value_heads_per_layer`: configuration_decilm.py of Deci/DeciLM-7B.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from kvgate.core.geometry import LayerGeometry
 from kvgate.models.config_family import ConfigLayers
 from kvgate.models.config_keys import MAX_HEADS, ConfigKeys
 from kvgate.models.config_layers import Heads, attention_heads, head_dim, layer_count
+from kvgate.models.layer_words import check_length
 
+_PER_LAYER = "num_key_value_heads_per_layer"
 _KNOWN = frozenset({"n_heads_in_group", "no_op", "replace_with_linear"})
 
 
@@ -28,7 +31,10 @@ class NemotronNas:
         count, dim, query = layer_count(keys), head_dim(keys), attention_heads(keys)
         if query is None:
             raise keys.lacks("num_attention_heads")
-        keys.ignore("num_key_value_heads", "num_key_value_heads_per_layer")
+        keys.ignore("num_key_value_heads")
+        listed = keys.ints(_PER_LAYER, minimum=1, maximum=MAX_HEADS)
+        if listed is not None and not keys.has("block_configs"):
+            return ConfigLayers(_per_layer(keys, listed, count, query, dim), count)
         groups = _groups(keys, count)
         made: list[LayerGeometry] = []
         for index, group in enumerate(groups):
@@ -38,6 +44,16 @@ class NemotronNas:
                 raise UserError(f"block {index}: {query} attention heads do not divide into groups of {group}")
             made.append(Heads(query // group, dim, dim).layer(index))
         return ConfigLayers(tuple(made), count)
+
+
+def _per_layer(
+    keys: ConfigKeys, listed: tuple[int, ...], count: int, query: int, dim: int
+) -> tuple[LayerGeometry, ...]:
+    check_length(keys, _PER_LAYER, len(listed), count)
+    for index, heads in enumerate(listed):
+        if query % heads:
+            raise UserError(f"layer {index}: {query} attention heads do not divide into {heads} KV heads")
+    return tuple(Heads(heads, dim, dim).layer(index) for index, heads in enumerate(listed))
 
 
 def _groups(keys: ConfigKeys, count: int) -> tuple[int | None, ...]:
