@@ -135,6 +135,12 @@ def test_scales_that_do_not_fit_are_refused():
         kvgate.codecs["fp8_e4m3"].encode(x, overflow="inf")
 
 
+def test_an_amax_whose_scale_vanishes_gives_none():
+    """1e-44 is a float32, but a 448th of it is not: that scale would be 0."""
+    with pytest.raises(UserError, match="1e-44 gives no scale"):
+        scales.scale_for(1e-44, FLOAT_SPECS["e4m3fn"])
+
+
 def test_a_scale_is_amax_over_the_largest_code():
     """The convention of compressed-tensors' KV scales; nothing is made of an amax that was not observed."""
     assert scales.scale_for(448.0, E4M3) == 1.0
@@ -189,6 +195,8 @@ def test_bad_scales_are_counted_and_named():
         (LayerScale(1, "v", (-0.1,)), "1 of 4 .*layer 1 v is -0.1"),
         (LayerScale(1, "v", (float("nan"),)), "layer 1 v is nan"),
         (LayerScale(1, "v", (0.1, 0.2, float("inf"), 0.1)), "layer 1 v is inf at head 2"),
+        (LayerScale(1, "v", (1e-50,)), "layer 1 v is 1e-50"),
+        (LayerScale(1, "v", (1e39,)), r"layer 1 v is 1e\+39"),
         (LayerScale(1, "v", (0.1, 0.2)), "layer 1 v has 2 values for 4 KV heads"),
         (LayerScale(0, "k", (0.1,)), "layer 0 k is given twice"),
         (LayerScale(7, "v", (0.1,)), "scale of layer 7 v, but no such layer"),

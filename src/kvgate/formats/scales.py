@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite, isnan
+from math import inf, isfinite, isnan
+from struct import pack, unpack
 
 from kvgate.core.errors import UserError
 from kvgate.formats.numbers import FloatSpec
 from kvgate.formats.spec import KVSide
 
+#: The largest float32.
+LARGEST = (2.0 - 2.0**-23) * 2.0**127
 #: Bad scales that a message names one by one.
 _NAMED = 4
 
@@ -41,9 +44,10 @@ def scale_for(amax: float, spec: FloatSpec) -> float:
     """The scale that maps `amax` to the largest code.
 
     Raises:
-        UserError: `amax` is zero, negative, infinite or NaN: nothing was observed, or it overflowed.
+        UserError: `amax` is zero, negative, infinite or NaN, or so small that the scale is 0 in float32: nothing was
+            observed, or it overflowed.
     """
-    if not (isfinite(amax) and amax > 0):
+    if not (isfinite(amax) and amax > 0 and _float32(amax / spec.max) > 0):
         raise UserError(f"an amax of {amax:g} gives no scale", fix="calibrate with text that reaches every layer")
     return amax / spec.max
 
@@ -65,9 +69,9 @@ def check_scales(scales: Iterable[LayerScale], kv_heads: Mapping[int, int]) -> M
         kv_heads: KV heads of every layer that needs a K and a V scale.
 
     Raises:
-        UserError: a scale is zero, negative, NaN or infinite; or absent, given twice, for a layer that is not there,
-        or of a
-            shape that is neither one number nor one a head. The message counts the bad ones and names the first.
+        UserError: a scale is zero, negative, NaN or infinite in float32; or absent, given twice, for a layer that is
+            not there, or of a shape that is neither one number nor one a head. The message counts the bad ones and
+            names the first.
     """
     found: dict[tuple[int, KVSide], LayerScale] = {}
     bad: list[str] = []
@@ -104,9 +108,15 @@ def _wrong(one: LayerScale, heads: int) -> str:
     if len(one.values) not in (1, heads):
         return f"has {len(one.values)} values for {heads} KV heads"
     for head, value in enumerate(one.values):
-        if isnan(value) or not isfinite(value) or value <= 0:
+        # Engines keep scales in float32: what underflows or overflows there is as bad as 0 or infinity.
+        if isnan(value) or not 0 < _float32(value) <= LARGEST:
             return f"is {value:g}" if len(one.values) == 1 else f"is {value:g} at head {head}"
     return ""
+
+
+def _float32(value: float) -> float:
+    """The nearest float32; infinity beyond the largest."""
+    return inf if abs(value) > LARGEST else float(unpack("<f", pack("<f", value))[0])
 
 
 def _list(names: Sequence[str]) -> str:
