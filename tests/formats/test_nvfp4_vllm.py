@@ -244,6 +244,30 @@ def test_pages_that_do_not_fit_are_refused(rng):
         to_side(np.zeros((2, 6, 36), np.uint8), shuffled=True)
 
 
+@pytest.mark.parametrize(
+    ("rows", "order", "says"),
+    [
+        (np.zeros((2, 8, 36), np.float32), "HND", "uint8 bytes, not float32"),
+        (np.zeros((2, 8, 36), np.int8), "HND", "uint8 bytes, not int8"),
+        (np.zeros((2, 8, 36), np.uint8), "NDH", "no order 'NDH'; allowed: HND, NHD"),
+    ],
+)
+def test_what_is_no_page_is_refused_both_ways(rows, order, says):
+    """Values instead of bytes, and orders that no cache has."""
+    with pytest.raises(UserError, match=says):
+        to_side(rows, order)
+    with pytest.raises(UserError, match=says):
+        from_side(rows.reshape(-1), 2, 8, order)
+
+
+def test_a_side_is_one_run_of_bytes():
+    """Two axes, or heads and tokens below zero whose product is not."""
+    with pytest.raises(UserError, match="one run of bytes"):
+        from_side(np.zeros((36, 16), np.uint8), 2, 8)
+    with pytest.raises(UserError, match="do not hold -2 heads of -8 tokens"):
+        from_side(np.zeros(36 * 16, np.uint8), -2, -8)
+
+
 def swap(packed: np.ndarray) -> np.ndarray:
     return np.concatenate([packed[..., :32] >> 4 | packed[..., :32] << 4, packed[..., 32:]], axis=-1)
 

@@ -11,10 +11,10 @@ Source: vLLM 0.32.0, utils/torch_utils.py (`nvfp4_split_data_scale`), csrc/libto
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from kvgate.core.errors import UserError
-from kvgate.formats.xp import namespace
+from kvgate.formats.xp import dtype_name, namespace
 
 if TYPE_CHECKING:
     from kvgate.formats.xp import Array
@@ -32,6 +32,7 @@ def to_side(rows: Array, order: Order = "HND", *, shuffled: bool = False) -> Arr
         UserError: the bytes are no rows of NVFP4, or the page does not allow the shuffle.
     """
     xp = namespace(rows)
+    _check_order(order)
     data_bytes = _check_rows(rows, shuffled)
     data, scales = rows[..., :data_bytes], rows[..., data_bytes:]
     if shuffled:
@@ -47,8 +48,12 @@ def from_side(side: Array, kv_heads: int, tokens: int, order: Order = "HND", *, 
         UserError: the bytes do not divide among so many heads and tokens.
     """
     xp = namespace(side)
+    _check_order(order)
+    _check_bytes(side)
+    if side.ndim != 1:
+        raise UserError(f"a side of a page is one run of bytes, not {tuple(side.shape)}", fix="flatten it first")
     count, size = kv_heads * tokens, side.shape[0]
-    if count < 1 or size % (9 * count):
+    if kv_heads < 1 or tokens < 1 or size % (9 * count):
         raise UserError(f"{size} bytes do not hold {kv_heads} heads of {tokens} tokens in NVFP4")
     data_bytes = size * 8 // 9
     shape = (kv_heads, tokens) if order == "HND" else (tokens, kv_heads)
@@ -63,6 +68,7 @@ def from_side(side: Array, kv_heads: int, tokens: int, order: Order = "HND", *, 
 
 def _check_rows(rows: Array, shuffled: bool) -> int:
     """Bytes of data in a row."""
+    _check_bytes(rows)
     if rows.ndim != 3 or rows.shape[-1] % 9:
         raise UserError(
             f"a page takes rows [kv_heads, tokens, 9/16 of head_dim] of bytes, not {tuple(rows.shape)}",
@@ -71,6 +77,16 @@ def _check_rows(rows: Array, shuffled: bool) -> int:
     if shuffled:
         _check_shuffle(rows.shape[1], rows.shape[-1] // 9)
     return int(rows.shape[-1]) * 8 // 9
+
+
+def _check_order(order: str) -> None:
+    if order not in get_args(Order):
+        raise UserError(f"a page has no order {order!r}", allowed=get_args(Order))
+
+
+def _check_bytes(a: Array) -> None:
+    if dtype_name(a) != "uint8":
+        raise UserError(f"a page of the cache is uint8 bytes, not {dtype_name(a)}")
 
 
 def _check_shuffle(tokens: int, groups: int) -> None:
