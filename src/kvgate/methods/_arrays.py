@@ -23,6 +23,11 @@ def join(xp: Namespace, parts: Sequence[Array], axis: int) -> Array:
     return library.np.concatenate(parts, axis) if xp.name == "numpy" else library.torch.cat(tuple(parts), axis)
 
 
+def copied(xp: Namespace, x: Array) -> Array:
+    """Memory of its own."""
+    return x.copy() if xp.name == "numpy" else x.clone()
+
+
 def stack_last(xp: Namespace, parts: Sequence[Array]) -> Array:
     """[..., k] arrays to [..., k, len(parts)]."""
     return join(xp, [p[..., None] for p in parts], -1)

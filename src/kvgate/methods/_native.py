@@ -29,10 +29,16 @@ def native_of(x: Array, owner: str) -> str:
 
 
 def to_bytes(xp: Namespace, x: Array, codec: str) -> Array:
-    """[..., dim] of any of the three to uint8 [..., 4 dim] or [..., 2 dim]; half to even where `codec` is narrower."""
+    """[..., dim] of any of the three to uint8 [..., 4 dim] or [..., 2 dim]; half to even where `codec` is narrower.
+
+    A copy, always.
+    """
     wide = xp.contiguous(xp.widen(xp.plain(x)))
     if codec == "f32":
-        return xp.bytes_f32(wide)
+        from kvgate.methods._arrays import copied
+
+        # Bytes of float32 are a view, and callers use their arrays again.
+        return copied(xp, xp.bytes_f32(wide))
     return xp.bytes_f16(wide) if codec == "f16" else xp.view(xp.to_bf16(wide), "u8")
 
 

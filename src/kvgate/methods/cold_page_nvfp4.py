@@ -35,7 +35,7 @@ from kvgate.core.geometry import LayerGeometry
 from kvgate.core.source import Source
 from kvgate.formats.spec import KVSide, codec
 from kvgate.methods._method import GroupCoder, StorageMethod
-from kvgate.methods._native import from_bytes, native_of, to_bytes
+from kvgate.methods._native import NATIVE, from_bytes, native_of, to_bytes
 from kvgate.methods._parameters import Parameter
 from kvgate.methods._storage import TokenStorage
 from kvgate.methods.spec import Packed, Window
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from kvgate.formats.xp import Array
 
 CODEC = "nvfp4"
+#: What hot pages may be held in.
+HOT = (*NATIVE, "fp8_e4m3", "fp8_e4m3fnuz", "fp8_e5m2", "fp8_e5m2fnuz")
 
 
 @dataclass(frozen=True)
@@ -105,29 +107,40 @@ class PageTier:
     """One side of one layer as pages that are hot or cold.
 
     Args:
-        hot: codec of hot pages: "f32", "f16", "bf16", or an FP8 codec without a scale.
+        hot: codec of hot pages: "f32", "f16", "bf16", or an FP8 codec without a scale; by default that of `x`.
         scale: NVFP4's global scale.
+
+    Raises:
+        UserError: no whole pages of float32, float16 or bfloat16, or of heads that NVFP4 stores; or another hot codec.
     """
 
     def __init__(self, x: Array, *, page: int = 32, hot: str | None = None, scale: Any = None) -> None:
         from kvgate.formats.xp import namespace
 
-        if x.shape[2] % page:
+        self._xp, own = namespace(x), native_of(x, "a page")
+        if page < 1:
+            raise UserError(f"a page of {page} tokens does not exist")
+        if x.ndim != 4:
+            raise UserError(f"pages are (batch, kv_heads, tokens, head_dim), and the array is {tuple(x.shape)}")
+        if not x.shape[2] or x.shape[2] % page:
             raise UserError(f"{x.shape[2]} tokens are not whole pages of {page}", fix="give full pages only")
-        self._xp, self.page, self.hot = namespace(x), page, hot or native_of(x, "a page")
+        self.page, self.hot = page, hot or own
+        if self.hot not in HOT:
+            raise UserError(f"pages cannot be hot in {self.hot!r}", allowed=HOT)
+        codec(CODEC).row_bytes(int(x.shape[3]))
         self._coder = PageCoder(page, scale)
         self._pages: list[Array] = [self._freeze(x[:, :, i : i + page]) for i in range(0, x.shape[2], page)]
         self._cold: set[int] = set()
 
     def offload(self, pages: Iterable[int]) -> None:
         """Encode these pages; one that is cold already stays as it is."""
-        for i in set(pages) - self._cold:
+        for i in self._known(pages) - self._cold:
             self._pages[i] = self._coder.encode(self._thaw(self._pages[i]), {})["pages"]
             self._cold.add(i)
 
     def onboard(self, pages: Iterable[int]) -> None:
         """Decode these pages into the hot dtype."""
-        for i in set(pages) & self._cold:
+        for i in self._known(pages) & self._cold:
             self._pages[i] = self._freeze(self._coder.decode({"pages": self._pages[i]}, {}))
             self._cold.discard(i)
 
@@ -151,15 +164,23 @@ class PageTier:
     def cold_bytes(self) -> int:
         return sum(_size(p) for i, p in enumerate(self._pages) if i in self._cold)
 
+    def _known(self, pages: Iterable[int]) -> set[int]:
+        """UserError where there is no such page."""
+        named = set(pages)
+        wrong = sorted(i for i in named if not 0 <= i < self.count)
+        if wrong:
+            raise UserError(f"there is no page {wrong[0]}", allowed=(f"0 to {self.count - 1}",))
+        return named
+
     def _freeze(self, x: Array) -> Array:
-        if self.hot in ("f32", "f16", "bf16"):
+        if self.hot in NATIVE:
             return to_bytes(self._xp, x, self.hot)
         from kvgate.formats.codec import codecs
 
         return codecs[self.hot].encode(self._xp.widen(self._xp.plain(x)))
 
     def _thaw(self, held: Array) -> Array:
-        if self.hot in ("f32", "f16", "bf16"):
+        if self.hot in NATIVE:
             return from_bytes(self._xp, held, self.hot)
         from kvgate.formats.codec import codecs
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING, ClassVar
 
+from kvgate.core.errors import UserError
 from kvgate.core.source import Source
 from kvgate.formats.spec import KVSide
 from kvgate.methods.spec import BoundTransform, Role, Storage
@@ -91,6 +92,7 @@ class Rotation:
     def forward(self, x: Array) -> Array:
         if not self.size:
             return x
+        _check_rows(x, self.size)
         return fast_hadamard(x * _signs(self.signs, x) if self.signs else x, self.size)
 
     def query(self, q: Array) -> Array:
@@ -99,6 +101,7 @@ class Rotation:
     def inverse(self, x: Array) -> Array:
         if not self.size:
             return x
+        _check_rows(x, self.size)
         back = fast_hadamard(x, self.size)
         return back * _signs(self.signs, back) if self.signs else back
 
@@ -159,6 +162,15 @@ class NoTransform(TransformMethod):
 
     def bind(self, kv: KVSide, dim: int, codec: str) -> BoundTransform:
         return Rotation(0, "asked for none")
+
+
+def _check_rows(x: Array, size: int) -> None:
+    """UserError where x is no floating-point array of whole blocks: integers would come out as zeros."""
+    word = str(x.dtype).removeprefix("torch.").lstrip("<>=")
+    if "float" not in word and word not in ("f2", "f4", "f8"):
+        raise UserError(f"a rotation takes floating-point values, not {word}", fix="convert the array first")
+    if x.ndim == 0 or x.shape[-1] % size:
+        raise UserError(f"a rotation by {size} takes rows of a multiple of {size}, and the array is {tuple(x.shape)}")
 
 
 def _empty_like(x: Array) -> Array:

@@ -64,21 +64,42 @@ class KVQuantTables:
 
     def check(self, bits: int, side: KVSide, heads: int, dim: int) -> None:
         """UserError unless the tables fit a layer."""
-        if len(self.levels) != 1 << bits or (self.read_levels is not None and len(self.read_levels) != 1 << bits):
-            raise UserError(f"kvquant: {bits} bits need {1 << bits} levels, and the tables have {len(self.levels)}")
-        ascending = all(a < b for a, b in pairwise(self.levels))
-        if not ascending or not all(isfinite(x) and -1 <= x <= 1 for x in self.levels):
+        read = self.levels if self.read_levels is None else self.read_levels
+        for levels in (self.levels, read):
+            if len(levels) != 1 << bits:
+                raise UserError(f"kvquant: {bits} bits need {1 << bits} levels, and the tables have {len(levels)}")
+        if not all(a < b for a, b in pairwise(self.levels)) or not all(-1 <= x <= 1 for x in self.levels):
             raise UserError("kvquant: levels are not ascending numbers in [-1, 1]")
-        if side == "v":
-            return
+        if not all(map(isfinite, read)):
+            raise UserError("kvquant: levels as read back are not finite numbers")
+        if side == "k":
+            self._check_thresholds(heads, dim)
+
+    def _check_thresholds(self, heads: int, dim: int) -> None:
         for name, table in (("lower", self.lower), ("upper", self.upper)):
             shape = tuple(getattr(table, "shape", ()))
             if shape != (heads, dim):
                 raise UserError(
                     f"kvquant: {name} thresholds have shape {shape}, and this layer's keys need {(heads, dim)}"
                 )
-        if not bool((self.upper > self.lower).all()):
-            raise UserError("kvquant: an upper threshold is not above its lower one", fix="calibrate on more tokens")
+            if "complex" in str(table.dtype):
+                raise UserError(f"kvquant: {name} thresholds are complex numbers")
+        half = float32_of(self.upper) / 2 - float32_of(self.lower) / 2
+        # In float32, which is what keys are divided by; NaN and infinities fail both.
+        if not bool((half > 0).all()) or not bool((half < 2.0**127).all()):
+            raise UserError(
+                "kvquant: an upper threshold is not above its lower one, or one is not a finite float32",
+                fix="calibrate on more tokens",
+            )
+
+
+def float32_of(table: Any) -> Any:
+    """Thresholds as a float32 numpy array, from either library."""
+    import numpy as np
+
+    if hasattr(table, "detach"):
+        table = table.detach().cpu().float().numpy()
+    return np.asarray(table, np.float32)
 
 
 @dataclass(frozen=True)
@@ -186,7 +207,7 @@ class KeyCoder(SparseCoder):
     def _scales(self, xp: Namespace) -> tuple[Array, Array]:
         from kvgate.methods._arrays import as_array
 
-        lower, upper = (as_array(xp, t)[None, :, None, :] for t in (self.tables.lower, self.tables.upper))
+        lower, upper = (as_array(xp, float32_of(t))[None, :, None, :] for t in (self.tables.lower, self.tables.upper))
         two = xp.full((1,), 0.5, "f32")
         return (upper + lower) * two, (upper - lower) * two
 

@@ -73,7 +73,7 @@ class WindowStream:
             raise UserError(f"{storage.name}: native tokens cannot be held in {native!r}", allowed=NATIVE)
         self.storage, self.coder, self.transforms = storage, coder, transforms
         self._heads, self._dim, self._layer = layer.kv_heads, storage.dim(layer), layer.index
-        self._native = native
+        self._native, self._chosen = native, native is not None
         self._tokens = 0
         self._batch: int | None = None
         self._xp: Namespace | None = None
@@ -91,39 +91,62 @@ class WindowStream:
     def encoded(self, tokens: int) -> range:
         return encoded_range(self.storage, tokens)
 
-    def append(self, x: Array) -> None:
-        """Take further tokens, (batch, kv_heads, tokens, dim).
+    def check(self, x: Array) -> None:
+        """What `append` would refuse, and nothing else.
 
         Raises:
-            UserError: dtype, shape or device do not fit what the stream holds.
+            UserError: dtype, shape or device do not fit what the stream holds, or there is no code for a value.
         """
-        xp, native = self._check(x)
+        from kvgate.formats.xp import namespace
+
+        xp = namespace(x)
+        self._check_shape(x)
+        self._check_kind(xp, native_of(x, self.storage.name))
         if self.coder.finite_only and x.shape[2] and xp.any(~xp.isfinite(x)):
             raise UserError(
                 f"{self.storage.name}: {self.storage.side} of layer {self._layer} holds a NaN or an infinity"
             )
+
+    def append(self, x: Array) -> None:
+        """Take further tokens, (batch, kv_heads, tokens, dim). What is refused changes nothing.
+
+        Raises:
+            UserError: as `check`.
+        """
+        from kvgate.formats.xp import namespace
+        from kvgate.methods._arrays import copied
+
+        self.check(x)
+        xp, native = namespace(x), self._native or native_of(x, self.storage.name)
+        self._batch, self._xp, self._native = int(x.shape[0]), xp, native
         bytes_ = to_bytes(xp, x, native)
         before, self._tokens = self._tokens, self._tokens + int(x.shape[2])
         first = max(0, min(self.storage.sink_tokens - before, int(x.shape[2])))
         if first:
-            self._sink.append(bytes_[:, :, :first])
+            self._sink.append(copied(xp, bytes_[:, :, :first]))  # a view would keep the whole chunk
         if first < x.shape[2]:
             self._recent.append(bytes_[:, :, first:])
         self._encode(len(self.encoded(self._tokens)) - len(self.encoded(before)), xp, native)
 
     def read(self) -> Array:
-        from kvgate.methods._arrays import join
+        from kvgate.methods._arrays import copied, join
 
         if self._xp is None or self._native is None:
             raise UserError(f"{self.storage.name}: nothing was appended yet")
+        fresh = None
         parts = [from_bytes(self._xp, p, self._native) for p in self._sink]
         if self._decoded:
             self._decoded = [join(self._xp, self._decoded, 2)]
             parts += self._decoded
         elif self._encoded:
-            parts.append(self._decode(self._joined()))
+            fresh = self._decode(self._joined())
+            parts.append(fresh)
         parts += [from_bytes(self._xp, p, self._native) for p in self._recent]
-        parts = [p for p in parts if p.shape[2]] or parts[:1]
+        parts = [p for p in parts if p.shape[2]]
+        if not parts:
+            return self._xp.empty((self._batch or 0, self._heads, 0, self._dim), "f32")
+        if len(parts) == 1 and parts[0] is not fresh:
+            return copied(self._xp, parts[0])  # the reader may write to it
         return join(self._xp, parts, 2)
 
     def packed(self) -> Packed:
@@ -151,7 +174,7 @@ class WindowStream:
         """Move the oldest `count` native tokens behind the sinks to the encoded ones."""
         if not count:
             return
-        from kvgate.methods._arrays import join
+        from kvgate.methods._arrays import copied, join
 
         waiting = join(xp, self._recent, 2)
         if self._tables is None:
@@ -163,7 +186,7 @@ class WindowStream:
                 self._encoded.setdefault(name, []).append(array)
             if self.keep_decoded:
                 self._decoded.append(self._decode(held))
-        self._recent = [xp.contiguous(waiting[:, :, count:])]
+        self._recent = [copied(xp, waiting[:, :, count:])]
 
     def _decode(self, packed: Packed) -> Array:
         x = self.coder.decode(packed, self._tables or {})
@@ -200,20 +223,24 @@ class WindowStream:
                 self._encoded[name] = [join(self._xp, parts, -2)]
         return {name: parts[0] for name, parts in self._encoded.items()}
 
-    def _check(self, x: Array) -> tuple[Namespace, str]:
-        from kvgate.formats.xp import namespace
-
-        xp, name = namespace(x), self.storage.name
-        own = native_of(x, name)
-        wanted = (self._heads, self._dim)
+    def _check_shape(self, x: Array) -> None:
+        name, wanted = self.storage.name, (self._heads, self._dim)
         if x.ndim != 4 or (int(x.shape[1]), int(x.shape[3])) != wanted:
             raise UserError(
                 f"{name}: this layer's {self.storage.side} is (batch, {wanted[0]}, tokens, {wanted[1]}), "
                 f"and the array is {tuple(x.shape)}"
             )
+        if not x.shape[0]:
+            raise UserError(f"{name}: the array {tuple(x.shape)} holds no sequence")
         if self._batch is not None and self._batch != x.shape[0]:
             raise UserError(f"{name}: the stream holds {self._batch} sequences, and the array has {x.shape[0]}")
+
+    def _check_kind(self, xp: Namespace, own: str) -> None:
+        name = self.storage.name
         if self._xp is not None and self._xp is not xp:
             raise UserError(f"{name}: the stream holds arrays of another library or device than the one appended")
-        self._batch, self._xp, self._native = int(x.shape[0]), xp, self._native or own
-        return xp, self._native
+        if not self._chosen and self._native not in (None, "f32", own):
+            raise UserError(
+                f"{name}: the stream holds native tokens in {self._native}, and the array is {own}",
+                fix="convert it first, or open the stream with native=: nothing is cast silently",
+            )

@@ -13,8 +13,9 @@ both sides of a recipe together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 from kvgate.core import registry
@@ -103,9 +104,12 @@ def method(name: str) -> Method:
     """The method with this name.
 
     Raises:
-        UserError: there is none; the message lists what there is.
+        UserError: there is none; the message lists what there is and names the nearest.
     """
-    return cast(Method, registry.get("method", name))
+    found = registry.discover("method")
+    if name not in found:
+        raise _unknown("method", name, found)
+    return cast(Method, found[name])
 
 
 def methods() -> tuple[Method, ...]:
@@ -142,16 +146,20 @@ def storage_of(side: Side, kv: KVSide, window: Window | None = None) -> Storage:
         window: the recipe's `/residual=` and `/sink=`; their bytes come under `fixed_bytes`. None is the method's own.
 
     Raises:
-        UserError: no such codec or storage method, or wrong parameters.
+        UserError: no such codec, method or transform, or wrong parameters.
     """
     known = {c.name: c for c in codecs()}
     found: Storage
+    check_transforms(side)
     if side.codec in known:
+        extra = sorted(set(parameters(side)) - {"scale"})
+        if extra:
+            raise UserError(f"{side}: a codec takes no {extra[0]!r}")
         found = known[side.codec]
     else:  # methods are loaded only for a recipe that names one: most name none
         stored = {m.name: m for m in methods() if m.role == "storage"}
         if side.codec not in stored:
-            raise UserError(f"unknown codec or method {side.codec!r}", allowed=(*known, *stored))
+            raise _unknown("codec or method", side.codec, (*known, *stored))
         found = stored[side.codec].storage(kv, parameters(side))
     window = with_warmup(side, kv, window)
     if window is None:
@@ -161,6 +169,33 @@ def storage_of(side: Side, kv: KVSide, window: Window | None = None) -> Storage:
     from kvgate.methods.residual_window import WindowedCodec
 
     return WindowedCodec.of(found, kv, window)
+
+
+def check_transforms(side: Side) -> None:
+    """Refuse what no transform can be.
+
+    Raises:
+        UserError: an unknown transform, one that is given twice (a rotation undoes itself), or `none` beside others.
+    """
+    if not side.transforms:
+        return
+    known = {m.name: m for m in methods()}
+    turning = tuple(m.name for m in known.values() if m.role == "transform")
+    for i, name in enumerate(side.transforms):
+        if name not in known:
+            raise _unknown("method", name, known)
+        if name not in turning:
+            raise UserError(f"{name} is no transform", allowed=turning)
+        if name in side.transforms[:i]:
+            raise UserError(f"{side}: {name} is given twice", fix="give it once")
+        if name == "none" and len(side.transforms) > 1:
+            raise UserError(f"{side}: none stands alone", fix="leave out +none, or the others")
+
+
+def _unknown(what: str, name: str, known: Iterable[str]) -> UserError:
+    names = tuple(known)
+    near = get_close_matches(name, names, n=1)
+    return UserError(f"unknown {what} {name!r}", allowed=names, fix=f"did you mean {near[0]!r}?" if near else "")
 
 
 def with_warmup(side: Side, kv: KVSide, window: Window | None) -> Window | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kvgate.core.errors import UserError
 from kvgate.core.geometry import LayerGeometry
@@ -24,7 +24,7 @@ from kvgate.methods import spec
 from kvgate.methods._method import GroupCoder, StorageMethod
 from kvgate.methods._native import NATIVE
 from kvgate.methods.residual_window import WindowedCodec, WindowStream
-from kvgate.methods.spec import KV, BoundTransform, Packed, SideStream, Window
+from kvgate.methods.spec import KV, BoundTransform, Packed, Transform, Window
 
 if TYPE_CHECKING:
     from kvgate.formats.xp import Array
@@ -60,8 +60,8 @@ class LayerStream:
         own_raw: see `StorageMethod.own_raw`; the stricter of the two sides.
     """
 
-    k: SideStream
-    v: SideStream | None
+    k: WindowStream
+    v: WindowStream | None
     own_raw: bool | int = False
 
     @property
@@ -69,15 +69,18 @@ class LayerStream:
         return self.k.tokens
 
     def append(self, k: Array, v: Array | None) -> None:
-        """Take further tokens, (batch, kv_heads, tokens, dim) each.
+        """Take further tokens, (batch, kv_heads, tokens, dim) each. What is refused changes neither side.
 
         Raises:
-            UserError: V where the layer keeps none, or K and V of different lengths; or a side refuses its array.
+            UserError: V where the layer keeps none, or K and V of different lengths or devices; or a side refuses its
+            array.
         """
         if (v is None) != (self.v is None):
             raise UserError("this layer keeps " + ("K only" if self.v is None else "K and V") + "; give what it keeps")
-        if v is not None and k.shape[2] != v.shape[2]:
-            raise UserError(f"K has {k.shape[2]} tokens and V has {v.shape[2]}")
+        self.k.check(k)
+        if self.v is not None:
+            self.v.check(v)
+            _check_pair(k, v)
         self.k.append(k)
         if self.v is not None:
             self.v.append(v)
@@ -108,6 +111,17 @@ class LayerStream:
         if isinstance(self.own_raw, bool):
             return self.own_raw
         return fresh > 1 and (stored == 0 or fresh > self.own_raw)
+
+
+def _check_pair(k: Array, v: Array) -> None:
+    from kvgate.formats.xp import namespace
+
+    if namespace(k) is not namespace(v):
+        raise UserError("K and V are of different libraries or devices", fix="give both from one device")
+    if k.shape[0] != v.shape[0] or k.shape[2] != v.shape[2]:
+        what = "sequences" if k.shape[0] != v.shape[0] else "tokens"
+        at = 0 if what == "sequences" else 2
+        raise UserError(f"K has {k.shape[at]} {what} and V has {v.shape[at]}")
 
 
 def _with_raw(before: KV | None, k: Array, v: Array | None) -> KV:
@@ -181,15 +195,13 @@ def _check_scale(side: Side, params: Mapping[str, str], scale: Any) -> None:
 
 
 def transforms_of(side: Side, kv: KVSide, dim: int) -> tuple[BoundTransform, ...]:
-    """The transforms of a side that apply to heads of `dim` elements, first to last."""
-    bound = []
-    for name in side.transforms:
-        found = spec.method(name)
-        if found.role != "transform":
-            raise UserError(
-                f"{name} is no transform", allowed=(m.name for m in spec.methods() if m.role == "transform")
-            )
-        bound.append(found.bind(kv, dim, side.codec))  # type: ignore[attr-defined]
+    """The transforms of a side that apply to heads of `dim` elements, first to last.
+
+    Raises:
+        UserError: as `spec.check_transforms`.
+    """
+    spec.check_transforms(side)
+    bound = [cast(Transform, spec.method(name)).bind(kv, dim, side.codec) for name in side.transforms]
     return tuple(b for b in bound if not b.why_not)
 
 
@@ -205,7 +217,8 @@ def open_layer(
 
     Args:
         recipe: of this layer (see `mixed.layer_recipes` for `keep=` and boundary layers).
-        native: codec of native tokens ("bf16"); None takes the dtype of the first tokens.
+        native: codec of native tokens ("bf16"); None takes the dtype of the first tokens, and float32 for a layer that
+            is native as a whole.
         tables: per side, what a calibration gave: a scale for fp8 and nvfp4, a method's own tables.
         keep_decoded: see `WindowStream`; for loops that read after every token.
 
