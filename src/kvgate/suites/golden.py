@@ -66,7 +66,7 @@ class Golden:
     def presets(self) -> Mapping[str, BaseModel]:
         """smoke: 12 prompts x 48 tokens. default: all prompts, each up to its own limit.
 
-        Our own 80 write at most 11,844 tokens an arm, and need a context of 2,048.
+        Our own 80 write at most 11,844 tokens an arm, and fit into a context of 2,048.
         """
         return {"smoke": GoldenParams(prompts=12, max_tokens=48), "default": GoldenParams()}
 
