@@ -99,7 +99,7 @@ class BackendRow(Ranged):
         sinks_capabilities: where sinks hold, if narrower.
         query: what the query becomes for an FP8 cache: "fp8" is arithmetic in FP8, "model" reads FP8 and computes in 16
             bits. Both convert inside the kernel (fused).
-        opt_in: never chosen by the engine itself.
+        native: it reads a 16-bit cache too. opt_in: never chosen by the engine itself.
     """
 
     name: str
@@ -119,6 +119,7 @@ class BackendRow(Ranged):
     windows: bool = True
     per_head_scales: bool = False
     query: Literal["fp8", "model", ""] = ""
+    native: bool = True
     opt_in: bool = False
     note: str = ""
 

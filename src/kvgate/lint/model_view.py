@@ -14,14 +14,12 @@ from pathlib import Path
 from kvgate.core.errors import UserError
 from kvgate.core.geometry import LayerGeometry, ModelGeometry
 from kvgate.lint.checkpoint import Checkpoint, read_checkpoint
+from kvgate.models.attention_sinks import has_sinks
 from kvgate.models.hub import from_catalogue, is_hub_id
 from kvgate.models.hub_catalogue import hub_config
 from kvgate.models.plan_model import plan_model_of_path
 from kvgate.models.read_config import QUANT_KEY, read_config
 
-#: Families whose attention has learned sinks. gpt-oss and MiMo-V2 carry them in their weights.
-_SINK_FAMILIES = ("gpt_oss", "gpt-oss", "mimo_v2")
-_SINK_KEYS = ("attention_sink_bias", "add_swa_attention_sink_bias", "add_full_attention_sink_bias", "attention_sinks")
 _EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
@@ -86,8 +84,7 @@ class ModelView:
 
     @property
     def has_sinks(self) -> bool:
-        word = self.model_type
-        return word.startswith(_SINK_FAMILIES) or any(self.text_config.get(k) for k in _SINK_KEYS)
+        return has_sinks(self.config or {"model_type": self.model_type})
 
     @property
     def is_moe(self) -> bool:

@@ -1,0 +1,1 @@
+"""Commands that serve a recipe, its baseline and its rollback, per engine. Text only; nothing is started."""
