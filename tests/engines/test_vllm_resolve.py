@@ -200,13 +200,15 @@ def test_memory_holds_what_is_asked_twice(cpu: Path, tmp_path: Path) -> None:
 
 
 def test_the_persons_own_memory_wins(cpu: Path, tmp_path: Path) -> None:
-    """A size given by hand is used and predicted, a share of the device is used and not predicted."""
+    """A size given by hand is predicted; a share of the device, or several ranks, are not."""
     two = launch(cpu, tmp_path, env={"VLLM_CPU_KVCACHE_SPACE": "2"})
     share = launch(cpu, tmp_path, arguments=("--gpu-memory-utilization=0.5",))
+    ranks = launch(cpu, tmp_path, arguments=("--tensor_parallel_size=2",))
 
     assert "--kv-cache-memory-bytes" not in words(two) + words(share)
     assert two.expected.parts_mib[0][1] == 93_184
-    assert share.expected.parts_mib == ()
+    assert share.expected.parts_mib == ranks.expected.parts_mib == ()
+    assert "--kv-cache-memory-bytes" in words(ranks)
     assert words(share)[-1] == "--gpu-memory-utilization=0.5"
 
 

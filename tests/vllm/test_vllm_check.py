@@ -38,10 +38,11 @@ def request_of(folder: Path, python: str, recipe: str, **settings: Any) -> Reque
 
 
 def kvgate(*words: str, store: Path, python: str) -> subprocess.Popen[str]:
-    """The command as a person types it."""
+    """The command as a person types it; its standard output goes to a file beside the store, so that no pipe fills."""
     argv = [sys.executable, "-m", "kvgate", *words, "--store", str(store), "--out", str(store.parent / "out")]
     env = os.environ | {"PYTHONPATH": str(ROOT / "src"), "KVGATE_VLLM_PYTHON": python}
-    return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with (store.parent / "stdout").open("w") as out:
+        return subprocess.Popen(argv, env=env, stdout=out, stderr=subprocess.PIPE, text=True)
 
 
 CHECK = ("--engine", "vllm", "--policy", "smoke", "--suite", "topk", "--threads", "2")
@@ -54,9 +55,9 @@ def checked(smollm2_folder: Path, vllm_python: str, tmp_path_factory: pytest.Tem
     Base, two candidates and two floors are started, and the base once more.
     """
     words = ("check", str(smollm2_folder), *CHECK, "--kv", "fp8_e4m3", "--kv", "fp8_e5m2", "--json")
-    run = kvgate(*words, store=tmp_path_factory.mktemp("check") / "kvgate.db", python=vllm_python)
+    folder = tmp_path_factory.mktemp("check")
+    run = kvgate(*words, store=folder / "kvgate.db", python=vllm_python)
     assert run.stderr is not None
-    assert run.stdout is not None
     said: list[str] = []
     killed = None
     for line in run.stderr:
@@ -64,12 +65,11 @@ def checked(smollm2_folder: Path, vllm_python: str, tmp_path_factory: pytest.Tem
         if killed is None and "base: topk" in line:
             killed = next(servers_of(run.pid))
             os.kill(killed, signal.SIGKILL)
-    out = run.stdout.read()
     status = run.wait()
     log = "".join(said)
     assert killed is not None, log
     assert status in (0, 1, 3), log
-    return {"json": json.loads(out), "stderr": log, "rc": status}
+    return {"json": json.loads((folder / "stdout").read_text()), "stderr": log, "rc": status}
 
 
 def test_the_check_ends_with_a_verdict_for_each(checked: dict[str, Any]) -> None:

@@ -98,9 +98,6 @@ class Keeper:
         status = self.process.poll()
         if status is None:
             return None
-        if status < 0:
-            # Its keeper was killed: nobody else ends the rest of the family.
-            self._kill_group()
         self.log.finish()
         number = -status if status < 0 else status - 128
         how = f"killed by signal {number}" if status < 0 or 0 < number < 65 else f"exit status {status}"
@@ -116,6 +113,7 @@ class Keeper:
         except subprocess.TimeoutExpired:
             self.process.kill()
         if self.process.wait() < 0:
+            # The keeper was killed: nobody else ends the rest of the family.
             self._kill_group()
         with contextlib.suppress(OSError):
             self.stdout.close()
