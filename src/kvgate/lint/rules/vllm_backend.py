@@ -14,7 +14,27 @@ from kvgate.lint.subject import Subject
 _VLLM = frozenset({"vllm"})
 _SOURCE = Source("spec", "v1/attention/backends/, class attributes of each backend", "0.32.0")
 #: Backends of the registry that are for other layers, or that lint has no row for.
-_OTHERS = ("TORCH_SDPA", "XPU_MLA_SPARSE", "CUSTOM", "NO_ATTENTION")
+OTHERS = (
+    "CUSTOM",
+    "CUTLASS_MSA",
+    "FLASHINFER_MLA_SPARSE_DSV4",
+    "FLASHINFER_MLA_SPARSE_DSV41",
+    "FLASHMLA_MEGA_ATTN_DSV41",
+    "FLASHMLA_SPARSE_DSV4",
+    "FLASHMLA_SPARSE_DSV41",
+    "FLASH_ATTN_DIFFKV",
+    "MINIMAX_M3_SPARSE",
+    "NO_ATTENTION",
+    "ROCM_AITER_MLA_SPARSE",
+    "ROCM_AITER_TRITON_MLA",
+    "ROCM_FLASHMLA_SPARSE_DSV4",
+    "TORCH_SDPA",
+    "TRITON_ATTN_DIFFKV",
+    "TRITON_FLASHINFER",
+    "TRITON_FLASH_ATTN",
+    "TRITON_MSA",
+    "XPU_MLA_SPARSE",
+)
 
 
 def _named(s: Subject) -> BackendRow | None:
@@ -22,7 +42,7 @@ def _named(s: Subject) -> BackendRow | None:
 
 
 def _unknown(s: Subject) -> Iterator[Hit]:
-    if s.backend is None or s.facts is None or _named(s) is not None or s.backend in _OTHERS:
+    if s.backend is None or s.facts is None or _named(s) is not None or s.backend in OTHERS:
         return
     names = [b.name for b in s.facts.backend]
     close = get_close_matches(s.backend, names, n=1, cutoff=0.6)
