@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from kvgate.lint.judged import Judged
+
 V = "vllm serve Qwen/Qwen3-32B --kv-cache-dtype "
 STORED = (
     "Using {} data type to store kv cache. It reduces the GPU memory footprint and boosts the performance. "
@@ -167,6 +169,10 @@ CASES = {
     "modelopt-kv-only": (
         case("python hf_ptq.py --qformat none --kv_cache_qformat fp8"),
         case("python hf_ptq.py --qformat fp8 --kv_cache_qformat fp8"),
+    ),
+    "no-valid-verdict": (
+        case(V + "fp8", judged=(Judged("qwen3-32b", "vllm", "fp8_e5m2", "PASS"),)),
+        case(V + "fp8", judged=(Judged("qwen3-32b", "vllm", "fp8_e4m3/keep=L0", "PASS"),)),
     ),
     "ollama-flash-attention": (
         case("OLLAMA_KV_CACHE_TYPE=q8_0 ollama serve"),

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from kvgate.cli.main import main
-from kvgate.lint.run import lint, rules
+from kvgate.lint.judged import Judged
+from kvgate.lint.run import Options, lint, rules
 from kvgate.lint.show.document import document, sarif
 from kvgate.lint.show.lines import github_lines, text_lines
 from lint.lint_kit import run
@@ -128,6 +129,32 @@ def test_lint_starts_light() -> None:
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert out.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("decision", "severity"), [("PASS", None), ("FAIL", "error"), ("INCONCLUSIVE", "warning"), ("INVALID", "warning")]
+)
+def test_the_newest_verdict_counts(decision: str, severity: str | None) -> None:
+    """A FAIL of kvgate's own is an error, whatever was decided before; a PASS says nothing."""
+    old = Judged("Qwen3-32B", "vllm", "fp8_e4m3", "PASS", "r1")
+    new = Judged("Qwen3-32B", "vllm", "fp8_e4m3", decision, "r2")
+
+    report = lint("vllm serve Qwen/Qwen3-32B --kv-cache-dtype fp8_e4m3", Options(judged=(old, new)))
+
+    found = [f.severity for f in report.findings if f.id == "no-valid-verdict"]
+    assert found == ([severity] if severity else [])
+
+
+def test_a_store_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty store has no verdict; one that is not there is usage."""
+    from kvgate.store.open import open_store
+
+    path = tmp_path / "runs.db"
+    open_store(path).close()
+
+    assert main(["lint", "vllm serve Qwen/Qwen3-32B --kv-cache-dtype fp8_e4m3", "--store", str(path)]) == 0
+    assert "no-valid-verdict" in capsys.readouterr().out
+    assert main(["lint", "vllm serve x", "--store", str(tmp_path / "nowhere.db")]) == 2
 
 
 PLAIN = [

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from kvgate.lint.judged import Judged
 
 _FORMATS = ("text", "json", "sarif", "github")
 
@@ -27,6 +30,7 @@ def lint(
     device: Annotated[str, typer.Option(help="GPU, e.g. h200, rtx4090, mi300x.")] = "",
     model: Annotated[str, typer.Option(help="Model folder, config.json, GGUF file or hub id.")] = "",
     log: Annotated[Path | None, typer.Option(help="Start log of the same server: asked against done.")] = None,
+    store: Annotated[str | None, typer.Option(help="Also look for verdicts on the model in this store.")] = None,
     format_: Annotated[str, typer.Option("--format", help="text, json, sarif or github.")] = "text",
     list_rules: Annotated[bool, typer.Option("--list-rules", help="Every rule with its source.")] = False,
     json_out: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
@@ -52,7 +56,7 @@ def lint(
         return 0
     if text is None:
         raise UserError("nothing to lint", fix='give a command in quotes, e.g. kvgate lint "vllm serve MODEL"')
-    report = run(text, Options(engine, engine_version, device, model, log))
+    report = run(text, Options(engine, engine_version, device, model, log, _judged(store)))
     if form == "json":
         print_json(document(report))
     elif form == "sarif":
@@ -63,3 +67,24 @@ def lint(
         for line in github_lines(report) if form == "github" else text_lines(report):
             console.print(line, soft_wrap=True)
     return report.exit_code
+
+
+def _judged(store: str | None) -> tuple[Judged, ...] | None:
+    """Verdicts of a store, oldest first; None where none was named."""
+    if store is None:
+        return None
+    from kvgate.lint.judged import Judged
+    from kvgate.store.open import open_store
+
+    with open_store(store, create=False) as opened:
+        return tuple(
+            Judged(
+                str(row.manifest.get("model", {}).get("name", "")),
+                str(row.manifest.get("spec", {}).get("engine") or ""),
+                str(verdict["candidate"]),
+                str(verdict["decision"]),
+                row.run_id,
+            )
+            for row in reversed(opened.runs())
+            for verdict in opened.verdicts(row.run_id)
+        )

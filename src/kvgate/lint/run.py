@@ -12,6 +12,7 @@ from kvgate.enginefacts.facts import EngineFacts
 from kvgate.enginefacts.versions import Holds, Key, holds, range_words, version_of
 from kvgate.hardware.device import device as device_of
 from kvgate.lint.command import Command, Place, Setting
+from kvgate.lint.judged import Judged
 from kvgate.lint.log_view import LogView, read_log
 from kvgate.lint.model_view import ModelView, model_view
 from kvgate.lint.read.argv import facts_of
@@ -25,13 +26,14 @@ SCHEMA = "kvgate.lint/1"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the person said beside the text; empty is not said."""
+    """What the person said beside the text; empty is not said. judged: verdicts of a store, oldest first."""
 
     engine: str = ""
     engine_version: str = ""
     device: str = ""
     model: str = ""
     log: Path | None = None
+    judged: tuple[Judged, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,7 @@ def _subjects(commands: tuple[Command, ...], said: Options, folder: str) -> list
         log: LogView | None = read_log(said.log, engine) if said.log is not None else None
         others = tuple(dict.fromkeys(n for n in named if n and n != own))
         known = _known(version, facts, engine)
-        found.append(Subject(command, facts, text, version, known, device, model, log, others))
+        found.append(Subject(command, facts, text, version, known, device, model, log, others, said.judged))
     return found
 
 

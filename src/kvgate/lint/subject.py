@@ -11,6 +11,7 @@ from kvgate.enginefacts.versions import Holds, Key, holds, version_of
 from kvgate.formats.spec import codecs
 from kvgate.hardware.device import Device
 from kvgate.lint.command import Command, Place
+from kvgate.lint.judged import Judged
 from kvgate.lint.log_view import LogView
 from kvgate.lint.model_view import ModelView
 
@@ -24,7 +25,7 @@ class Subject:
     Attributes:
         version: numbers of the engine's version; None where nobody said.
         known: whether that version is inside what has been read.
-        others: names of models that other commands of the same text start with a KV type of their own.
+        others: names of models that other commands of the same text start. judged: verdicts of a store, oldest first.
     """
 
     command: Command
@@ -36,6 +37,7 @@ class Subject:
     model: ModelView | None = None
     log: LogView | None = None
     others: tuple[str, ...] = ()
+    judged: tuple[Judged, ...] | None = None
 
     @property
     def engine(self) -> str:
