@@ -6,11 +6,13 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kvgate.campaign.attached import _codec
 from kvgate.campaign.check import Outcome, check
 from kvgate.campaign.progress import Silent
 from kvgate.campaign.spec import CheckSpec
@@ -42,6 +44,32 @@ def servers(*scripts: dict[str, Any]) -> Iterator[list[tuple[str, str]]]:
     finally:
         end.set()
         thread.join(60)
+
+
+@contextmanager
+def answering(status: int, body: bytes) -> Iterator[str]:
+    """The address of a server that gives every request the same answer."""
+
+    class Same(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Same) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.fixture
@@ -110,6 +138,8 @@ def test_a_log_confirms_or_contradicts(run: Any, tmp_path: Path) -> None:
         ({"against": "http://127.0.0.1:10", "kv": ("q8_0", "q4_0")}, "has one recipe"),
         ({"against": "http://127.0.0.1:10", "arms": ("x:batch=3",)}, "--arm is for engines that kvgate starts"),
         ({"against": "http://127.0.0.1:bad"}, "is no address"),
+        ({"against": "http://127.0.0.1:10", "kv": ("nonsense",)}, "no engine stores a KV cache in 'nonsense'"),
+        ({"against": "http://127.0.0.1:10", "base": "nonsense"}, "no engine stores a KV cache in 'nonsense'"),
     ],
 )
 def test_wrong_addresses_are_one_line(tmp_path: Path, changed: dict[str, Any], said: str) -> None:
@@ -120,6 +150,45 @@ def test_wrong_addresses_are_one_line(tmp_path: Path, changed: dict[str, Any], s
 
     assert said in str(e.value) and "\n" not in str(e.value)
     assert not (tmp_path / "k.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (401, b"{}", "HTTP 401: {}; set KVGATE_API_KEY to its key"),
+        (503, b'{"error": {"message": "Loading model"}}', "Loading model; wait until it is ready"),
+        (429, b"slow down", "HTTP 429: slow down; wait"),
+        (200, b"<html>welcome</html>", "200 with a body that is not JSON: <html>welcome</html>; wait"),
+    ],
+)
+def test_a_server_that_refuses_is_not_taken_for_one_without_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, body: bytes, said: str
+) -> None:
+    """A key that is missing on both sides would else make two unnamed servers equal: one line, and nothing started."""
+    monkeypatch.setenv("KVGATE_API_KEY", "s3cret-key")
+    with answering(status, body) as one, answering(status, body) as two, pytest.raises(UserError) as e:
+        check(CheckSpec(model=one, against=two, kv=("q8_0",), store=str(tmp_path / "k.db")), Silent())
+
+    assert said in str(e.value) and "\n" not in str(e.value) and "s3cret" not in str(e.value)
+    assert not (tmp_path / "k.db").exists()
+
+
+def test_an_engines_word_is_held_against_its_log() -> None:
+    """vLLM logs fp8_e4m3 for what a person calls fp8; nvfp4 is two layouts and stays as it was written."""
+    assert [_codec(w) for w in ("fp8", "q8_0", "float16", "nvfp4", "kivi")] == [
+        "fp8_e4m3",
+        "q8_0",
+        "f16",
+        "nvfp4",
+        "kivi",
+    ]
+
+
+def test_a_next_command_repeats_what_was_said_of_the_servers(run: Any) -> None:
+    """Without these words the same servers would be refused or judged otherwise."""
+    command = run({}, {}, suites=("golden",), assume_engaged=True, same_model=True).view.verdicts[0].next.command
+
+    assert "--assume-engaged" in command and "--same-model" in command and "--against" in command
 
 
 def test_options_of_running_servers_need_one(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,14 @@ from urllib.parse import urlsplit
 
 from kvgate.campaign.arms import BASE, SERVING, Arm, Role
 from kvgate.campaign.spec import CheckSpec
+from kvgate.core import registry
 from kvgate.core.deployment import Expected
 from kvgate.core.engine import Attach, Launch, Request, Settings
-from kvgate.core.errors import EngineError, UserError
+from kvgate.core.errors import BadAnswer, EngineError, UserError
 from kvgate.core.geometry import ModelFiles, ModelGeometry
 from kvgate.core.recipe import Recipe, Side, parse
 from kvgate.core.source import Source
+from kvgate.formats.spec import by_spelling
 
 ENGINE = "openai"
 #: The base asked again: how far one server differs from itself.
@@ -33,6 +36,8 @@ UNNAMED = "candidate"
 KEYS = {"base": "KVGATE_BASE_API_KEY", "candidate": "KVGATE_API_KEY"}
 #: KV types of recipes that nobody named.
 UNKNOWN = "unknown"
+#: Statuses of a server that keeps no model list.
+_NO_LIST = (404, 405, 501)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,10 @@ def attach(spec: CheckSpec) -> Pair:
     for name, given in (("--arm", spec.arms), ("--engine-python", spec.engine_python), ("--engine-env", spec.env)):
         if given:
             raise UserError(f"{name} is for engines that kvgate starts", fix="start the servers as you need them")
+    recipe, base_recipe = parse(spec.kv[0]) if spec.kv else None, parse(spec.base)
+    for stored in (recipe, base_recipe):
+        for _, side in stored.sides() if stored is not None else ():
+            _codec(side.codec)
     candidate, base = _about(spec.model, spec.log, "candidate"), _about(spec.against, spec.base_log, "base")
     if candidate["id"] != base["id"] and not spec.same_model:
         raise UserError(
@@ -78,7 +87,6 @@ def attach(spec: CheckSpec) -> Pair:
     lengths = [x["context_tokens"] for x in (candidate, base) if x["context_tokens"]]
     context = min([*lengths, *([spec.context_tokens] if spec.context_tokens else [])], default=4096)
     model = _model(str(base["id"]), min(lengths, default=context))
-    recipe = parse(spec.kv[0]) if spec.kv else None
     name = str(recipe) if recipe is not None else UNNAMED
     if name in (BASE, AGAIN):
         raise UserError(f"candidate {name!r} has the name of an arm", fix="give --kv the recipe that it stores")
@@ -89,7 +97,6 @@ def attach(spec: CheckSpec) -> Pair:
         launch = _launch(url, model, shown, settings, log, "candidate" if role is Role.CANDIDATE else "base")
         return Arm(name, role, frozenset({SERVING}), shown, (), launch)
 
-    base_recipe = parse(spec.base)
     arms = (
         arm(BASE, Role.BASE, spec.against, base_recipe, spec.base_log),
         arm(AGAIN, Role.FLOOR, spec.against, base_recipe, spec.base_log),
@@ -118,6 +125,7 @@ def _about(url: str, log: Path | None, who: str) -> Mapping[str, Any]:
     async def ask() -> Mapping[str, Any]:
         key = os.environ.get(KEYS[who])
         async with DRIVER.open(Attach(url, api_key=key, log=log)) as session:
+            await _listed(session, who, url)
             deployment = await session.deployment()
             return {
                 "id": await session.model_name(),  # type: ignore[attr-defined]
@@ -130,6 +138,40 @@ def _about(url: str, log: Path | None, who: str) -> Mapping[str, Any]:
         raise UserError(f"{who} {url}: {e}", fix=f"start the server, or set {KEYS[who]} if it wants a key") from e
 
 
+async def _listed(session: Any, who: str, url: str) -> None:
+    """A server that refuses its model list, or gives something else, would be taken for one without a name.
+
+    Raises:
+        UserError: a key is missing or wrong, the server is not ready, or it is no such server.
+    """
+    try:
+        await session.get_json("/v1/models")
+    except BadAnswer as e:
+        if e.status in _NO_LIST:
+            return
+        fix = "wait until it is ready, and give the address below which /v1/models lies"
+        if e.status in (401, 403):
+            fix = f"set {KEYS[who]} to its key"
+        raise UserError(f"{who} {url}: {e}", fix=fix) from e
+
+
+def _codec(word: str) -> str:
+    """A codec by its own name, as a log names it, from the word of any engine; ambiguous words stay as they are.
+
+    Raises:
+        UserError: a word that no engine uses. No engine is asked to store it here, so nobody else would notice.
+    """
+    if word == UNKNOWN or any(word in registry.discover(kind) for kind in ("codec", "method")):
+        return word
+    found = set()
+    for engine in ("vllm", "sglang", "trtllm", "llama_cpp"):
+        with suppress(UserError):
+            found.add(by_spelling(engine, word))
+    if not found:
+        raise UserError(f"no engine stores a KV cache in {word!r}", allowed=registry.discover("codec"))
+    return found.pop() if len(found) == 1 else word
+
+
 def _model(name: str, context_tokens: int) -> ModelFiles:
     """What there is to say of a model that lies elsewhere: its name."""
     source = Source("spec", "the servers' own model list", "")
@@ -140,7 +182,7 @@ def _model(name: str, context_tokens: int) -> ModelFiles:
 
 def _launch(url: str, model: ModelFiles, recipe: Recipe, settings: Settings, log: Path | None, who: str) -> Launch:
     sides = dict(recipe.sides())
-    k, v = (sides[x].codec if x in sides else UNKNOWN for x in "kv")
+    k, v = (_codec(sides[x].codec) if x in sides else UNKNOWN for x in "kv")
     return Launch(
         engine=ENGINE,
         request=Request(model, recipe, settings, str(recipe)),

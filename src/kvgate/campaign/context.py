@@ -156,6 +156,8 @@ def kept_options(spec: CheckSpec, engine: str) -> tuple[str, ...]:
     given = {
         "--engine": None if engine == "llama_cpp" or spec.against is not None else engine,
         "--against": spec.against,
+        "--log": spec.log,
+        "--base-log": spec.base_log,
         "--base": None if spec.base == "native" else spec.base,
         "--context": spec.context_tokens,
         "--golden": spec.golden,
@@ -163,5 +165,6 @@ def kept_options(spec: CheckSpec, engine: str) -> tuple[str, ...]:
         "--engine-python": spec.engine_python,
     }
     words = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+    words += ["--assume-engaged"] * spec.assume_engaged + ["--same-model"] * spec.same_model
     words += [f"--engine-arg={public_words(word)}" for word in spec.engine_arguments]
     return (*words, *(word for arm in spec.arms for word in ("--arm", public_words(arm))))
