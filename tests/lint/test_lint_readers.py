@@ -132,6 +132,23 @@ def test_what_an_image_says(image: str, engine: str, version: str, vendor: str) 
     assert (command.engine, command.version, command.vendor) == (engine, version, vendor)
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('["vllm", "serve", "M", "--kv-cache-dtype", "fp8"]', 0),
+        ('FROM vllm/vllm-openai:v0.32.0\nENV A=b\nCMD ["vllm", "serve", "M", "--kv-cache-dtype", "fp8"]\n', 3),
+        ("[Service]\nEnvironment=A=b\nExecStart=/opt/vllm serve M \\\n  --kv-cache-dtype fp8\n", 4),
+    ],
+)
+def test_lists_of_words_dockerfiles_and_units(text: str, line: int) -> None:
+    """A list of words is a command; CMD and ExecStart are too, with their line and variables."""
+    command = only(text)
+
+    assert (command.engine, command.get("kv_dtype")) == ("vllm", "fp8")
+    assert command.place_of("kv_dtype").line == line
+    assert line == 0 or command.env == {"A": "b"}
+
+
 COMPOSE = """
 x-env: &env
   HF_HUB_OFFLINE: "1"
@@ -258,7 +275,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         ("self.yaml", "a: &a [*a]\n", "holds itself"),
         ("deep.yaml", "[" * 500 + "]" * 500, "nested"),
         ("big.yaml", "a: " + "x" * 600_000, "bytes"),
-        ("tag.yaml", "!!python/object/apply:os.system ['true']\n", "no configuration"),
+        ("tag.yaml", "!!python/object/apply:os.system ['true']\n", "starts no engine"),
         ("template.yaml", "args: {{ .Values.args }}\n  x: [\n", "helm template"),
         ("broken.yaml", "a: [1, 2\n", "line"),
         ("both.yaml", "kv-cache-dtype: fp8\n", "may be a file of"),

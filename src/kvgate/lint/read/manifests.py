@@ -27,6 +27,10 @@ def commands_in(root: Node, file: str, engine: str = "") -> list[Command]:
     Raises:
         UserError: a configuration file, and nobody can tell of which engine.
     """
+    if root.kind == "sequence":
+        words = [Word(n.text, n.line) for n in root.items if n.kind == "scalar"]
+        command = command_of(words, {}, Place(file), engine) if words and len(words) == len(root.items) else None
+        return [command] if command is not None else []
     services = root.get("services")
     if services is not None and services.kind == "mapping":
         return [c for name, node in services.all_pairs().items() if (c := _service(name, node, file))]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +18,9 @@ from kvgate.lint.read.shell import MAX_BYTES
 from kvgate.lint.read.yaml_tree import Node, json_node, yaml_documents
 from kvgate.models.read_json import parse_json_object
 
+_STARTER = re.compile(
+    r"^\s*(?:(?P<env>ENV |Environment=)|ExecStart=[-@:+!]*|(?:CMD|ENTRYPOINT)\s+)(?P<rest>.*)$", re.DOTALL
+)
 _FILE_ENDINGS = (".yaml", ".yml", ".json", ".sh", ".txt", ".env", ".service")
 
 
@@ -84,7 +90,33 @@ def _of_path(path: Path, engine: str) -> Given:
 def _of_text(text: str, file: str, engine: str) -> Given:
     if "\0" in text:
         raise UserError(f"{file or 'the command'} is no text", fix="give a command, a script or a manifest")
-    return _checked(commands_in_shell(text, file, engine), file or f"{one_line(text, 60)!r}")
+    shown = file or f"{one_line(text, 60)!r}"
+    if text.lstrip().startswith("["):
+        words = _json_words(text)
+        if words is not None:
+            return _checked(commands_in(json_node(words), file, engine), shown)
+    return _checked(commands_in_shell(_as_shell(text), file, engine), shown)
+
+
+def _json_words(text: str) -> list[object] | None:
+    """A list of words written as JSON; None if it is none."""
+    try:
+        body = json.loads(text) if len(text) <= MAX_BYTES else None
+    except (ValueError, RecursionError):
+        return None
+    return body if isinstance(body, list) and all(isinstance(w, str) for w in body) else None
+
+
+def _as_shell(text: str) -> str:
+    """Lines of a Dockerfile or a systemd unit that start something, as shell; all lines keep their number."""
+    return "\n".join(_STARTER.sub(_started, line) for line in text.split("\n"))
+
+
+def _started(match: re.Match[str]) -> str:
+    if match["env"]:
+        return "export " + match["rest"]
+    words = _json_words(match["rest"])
+    return match["rest"] if words is None else shlex.join(str(w) for w in words)
 
 
 def _checked(commands: list[Command], what: str) -> Given:
