@@ -404,8 +404,10 @@ def test_archives_and_folders_are_refused(tmp_path: Path, capsys: pytest.Capture
     np.savez(tmp_path / "x.npz", x=values(4, 32))
     archive = Ran(capsys, "compare", tmp_path / "x.npz", "--codec", "q8_0")
     folder = Ran(capsys, "compare", tmp_path, "--codec", "q8_0")
+    device = Ran(capsys, "compare", "/dev/zero", "--codec", "q8_0")
 
-    assert archive.code == folder.code == 2
+    assert archive.code == folder.code == device.code == 2
+    assert "it is no file" in device.err
     assert "is an archive" in archive.err
     assert "cannot read" in folder.err
 

@@ -269,6 +269,8 @@ def test_rotated_rows_do_not_show_their_range() -> None:
     assert through(x, "int4_per_token_head").comparison.clipped is None
     assert through(x, "turboquant_4bit_nc").comparison.clipped is None
     assert not Clipping(kvgate.codecs["int4_per_token_head"], 64).known
+    assert not Clipping(kvgate.codecs["nvfp4"], 1024).known
+    assert Clipping(kvgate.codecs["q8_0"], 1024).known
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-#: Rows longer than this are not taken apart bit by bit.
-MOST_PROBED_DIM = 4096
+#: Whole-row layouts longer than this are not taken apart bit by bit: the time grows with the square, and no head is.
+MOST_PROBED_DIM = 640
 
 
 class Clipping:

@@ -83,6 +83,8 @@ def open_tensor(path: Path, key: str | None = None) -> TensorFile | ColumnMajorF
     Raises:
         UserError: no such file or key, another type of file or of number, no last axis, or no elements.
     """
+    if path.exists() and not path.is_file():
+        raise UserError(f"cannot read {path}: it is no file")
     try:
         with path.open("rb") as file:
             head = file.read(len(_NPY))
