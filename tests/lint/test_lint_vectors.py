@@ -126,3 +126,49 @@ def _chosen(model: str, word: str, device: str) -> tuple[str, ...] | None:
     from kvgate.lint.subject import Subject
 
     return chosen(Subject(Command("vllm"), load("vllm"), device=device_of(device), model=model_view(model)), word)
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("scheme", set()),
+        ("zero", {"scales-zero"}),
+        ("negative", {"scales-negative"}),
+        ("nan", {"scales-not-finite"}),
+        ("inf", {"scales-not-finite"}),
+        ("unit", {"scales-unit"}),
+        ("large", {"scales-large"}),
+        ("tiny", {"scales-tiny"}),
+        ("missing", {"scales-missing"}),
+        ("promised", {"scales-missing"}),
+        ("dynamic", set()),
+        ("one_side", {"scales-one-side"}),
+        ("wrong_name", {"scales-name"}),
+        ("modelopt_name", set()),
+        ("fused", {"scales-fused"}),
+        ("per_head", set()),
+        ("per_head_wrong", {"scales-shape"}),
+        ("tensor_many", {"scales-shape"}),
+        ("zero_point", {"scales-zero-point"}),
+    ],
+)
+def test_scales_of_a_checkpoint(tmp_path: Path, name: str, found: set[str]) -> None:
+    """Each fault of the scales is told by its own rule, and by no other."""
+    report = run(tmp_path, f"{{{name}}}")
+
+    assert {i for i in ids(report) if i.startswith("scales-")} == found
+
+
+def test_scales_in_half_precision_and_many_files(tmp_path: Path) -> None:
+    """Values are read in BF16 too, and from each of several files."""
+    from lint.lint_kit import pack
+
+    (tmp_path / "config.json").write_text(json.dumps(scaled()))
+    for i, bits in enumerate((0x3CA4, 0x7FC0)):  # 0.02 and a NaN
+        tensors = {f"model.layers.{i}.self_attn.{side}_scale": ("BF16", (1,), [bits]) for side in "kv"}
+        (tmp_path / f"model-{i}.safetensors").write_bytes(pack(tensors))
+
+    report = run(tmp_path, str(tmp_path))
+
+    found = next(f for f in report.findings if f.id == "scales-not-finite")
+    assert found.message == "2 of 4 KV scales are NaN or infinite: layer 1 k, layer 1 v"
