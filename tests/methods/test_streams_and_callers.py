@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from kvgate.core.errors import UserError
 from kvgate.core.geometry import LayerGeometry
 from kvgate.core.recipe import parse
-from kvgate.methods import spec
+from kvgate.methods import residual_window, spec
 from kvgate.methods.cold_page_nvfp4 import PageTier
 from kvgate.methods.kvquant import KVQuantTables
 from kvgate.methods.stream import LayerStream, open_layer
@@ -20,6 +21,9 @@ from kvgate.methods.stream import LayerStream, open_layer
 LAYER = LayerGeometry(4, "full_attention", 2, 64, 64)
 ONE_HEAD = LayerGeometry(0, "mla", 1, 64, 0)
 RECIPES = ("kivi", "q8_0", "q8_0/residual=16/sink=4", "native", "cold_page_nvfp4", "turboquant_4bit_nc/residual=50")
+
+LEVELS = tuple(float(v) for v in np.linspace(-1, 1, 8))
+LOW, HIGH = -np.ones((2, 64), np.float32), np.ones((2, 64), np.float32)
 
 
 def opened(recipe: str, keep_decoded: bool = False) -> LayerStream:
@@ -70,6 +74,59 @@ def test_a_few_native_tokens_do_not_hold_the_others(recipe: str) -> None:
         while owner.base is not None:
             owner = owner.base
         assert owner.nbytes == part.nbytes
+
+
+STORED = (
+    "q4_0+hadamard/residual=9/sink=3",
+    "q8_0+smooth_k",
+    "kivi/residual=32",
+    "kvarn:group=64",
+    "kvquant",
+    "turboquant:bits=3:qjl=1",
+    "turboquant_4bit_nc",
+    "turboquant_3bit_nc",
+    "turboquant_k8v4",
+    "ultraquant_4bit",
+    "polarquant",
+    "qjl",
+    "cold_page_nvfp4:page=16",
+    "int4_per_token_head",
+)
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("recipe", STORED)
+def test_work_in_small_chunks_changes_nothing(recipe: str, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few elements are worked on at once, bytes and values are the same."""
+    import torch
+
+    x = values(150, batch=2) if library == "numpy" else torch.from_numpy(values(150, batch=2))
+    found = []
+    for elements in (residual_window.CHUNK_ELEMENTS, 5000):
+        monkeypatch.setattr(residual_window, "CHUNK_ELEMENTS", elements)
+        tables = {"k": KVQuantTables(LEVELS, LOW, HIGH), "v": KVQuantTables(LEVELS)} if recipe == "kvquant" else None
+        stream = open_layer(parse(recipe), LAYER, tables=tables)  # type: ignore[arg-type]
+        stream.append(x, x)
+        read = stream.read()
+        found.append({"k": read.k, "v": read.v, **stream.packed()})
+
+    for other in found[1:]:
+        assert other.keys() == found[0].keys()
+        assert all(np.array_equal(other[name], found[0][name]) for name in other)
+
+
+def test_temporaries_of_a_long_chunk_are_bounded() -> None:
+    """Appending 8 MiB needs the native copy, one more, and the temporaries of one chunk of elements."""
+    x = np.random.default_rng(0).standard_normal((1, 2, 16384, 64)).astype(np.float32)
+    stream = open_layer(parse("turboquant_4bit_nc"), replace(LAYER, v_dim=0)).k
+    stream.append(x[:, :, :64])
+    tracemalloc.start()
+    stream.append(x[:, :, 64:])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    # Without chunks it is over six times the input; a chunk has up to twelve temporaries.
+    assert peak < 2 * x.nbytes + 12 * 4 * residual_window.CHUNK_ELEMENTS
 
 
 @pytest.mark.parametrize("wrong", ["nan in v", "nan in k", "short v", "v of another library", "v of two sequences"])
@@ -203,10 +260,6 @@ def test_rotations_take_floating_point_rows(way: str, x: Any, says: str) -> None
         getattr(bound, way)(x)
     for dtype in (np.float16, np.float32, np.float64, ">f4"):
         assert getattr(bound, way)(np.ones((2, 64), dtype)).max() == 8
-
-
-LEVELS = tuple(float(v) for v in np.linspace(-1, 1, 8))
-LOW, HIGH = -np.ones((2, 64), np.float32), np.ones((2, 64), np.float32)
 
 
 @pytest.mark.parametrize(

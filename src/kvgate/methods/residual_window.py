@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from kvgate.formats.xp import Array, Namespace
 
 
+#: Elements that a method works on at once; its temporaries are up to some ten times as large.
+CHUNK_ELEMENTS = 1 << 18
+
+
 @dataclass(frozen=True)
 class WindowedCodec(TokenStorage):
     """A plain codec behind sinks and a sliding residual window; sizes."""
@@ -139,7 +143,7 @@ class WindowStream:
             self._decoded = [join(self._xp, self._decoded, 2)]
             parts += self._decoded
         elif self._encoded:
-            fresh = self._decode(self._joined())
+            fresh = self._decode_all(self._xp)
             parts.append(fresh)
         parts += [from_bytes(self._xp, p, self._native) for p in self._recent]
         parts = [p for p in parts if p.shape[2]]
@@ -179,14 +183,31 @@ class WindowStream:
         waiting = join(xp, self._recent, 2)
         if self._tables is None:
             self._tables = self._fit(from_bytes(xp, waiting[:, :, : max(1, self.storage.warmup_tokens)], native))
-        x = self._forward(from_bytes(xp, waiting[:, :, :count], native))
+        step = self._step(int(waiting.shape[0]))
         with xp.quiet():
-            held = self.coder.encode(x, self._tables or {})
-            for name, array in held.items():
-                self._encoded.setdefault(name, []).append(array)
-            if self.keep_decoded:
-                self._decoded.append(self._decode(held))
+            for at in range(0, count, step):
+                x = self._forward(from_bytes(xp, waiting[:, :, at : min(at + step, count)], native))
+                held = self.coder.encode(x, self._tables or {})
+                for name, array in held.items():
+                    self._encoded.setdefault(name, []).append(array)
+                if self.keep_decoded:
+                    self._decoded.append(self._decode(held))
         self._recent = [copied(xp, waiting[:, :, count:])]
+
+    def _step(self, batch: int) -> int:
+        """Tokens that are worked on at once: whole groups of about `CHUNK_ELEMENTS`, or one group."""
+        group = self.storage.group_tokens
+        return group * max(1, CHUNK_ELEMENTS // max(1, batch * self._heads * self._dim * group))
+
+    def _decode_all(self, xp: Namespace) -> Array:
+        """All encoded tokens, a chunk at a time: temporaries are many times what they decode to."""
+        from kvgate.methods._arrays import join
+
+        packed = self._joined()
+        groups = next(iter(packed.values())).shape[-2]
+        step = self._step(self._batch or 1) // self.storage.group_tokens
+        chunks = ({n: a[..., i : i + step, :] for n, a in packed.items()} for i in range(0, groups, step))
+        return join(xp, [self._decode(chunk) for chunk in chunks], 2)
 
     def _decode(self, packed: Packed) -> Array:
         x = self.coder.decode(packed, self._tables or {})
