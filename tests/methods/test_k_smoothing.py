@@ -48,8 +48,11 @@ def test_the_mean_is_frozen(rng: np.random.Generator) -> None:
     first.append(x[:, :, :127], x[:, :, :127])
     assert first.k.encoded(127) == range(0)
     assert np.array_equal(first.read().k, x[:, :, :127])
+    first.append(x[:, :, 127:128], x[:, :, 127:128])
+    assert first.k.encoded(128) == range(128)
+    assert not np.array_equal(first.read().k, x[:, :, :128])
 
-    first.append(x[:, :, 127:], x[:, :, 127:])
+    first.append(x[:, :, 128:], x[:, :, 128:])
     changed = np.concatenate([x[:, :, :200], x[:, :, 200:] * 5], 2)
     second.append(changed, changed)
     mean = first.packed()["k.table.mean"]

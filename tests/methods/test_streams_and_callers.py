@@ -324,3 +324,41 @@ def test_a_stream_of_a_refused_page_is_as_before() -> None:
         tier.offload([0, 5])
 
     assert tier.cold_bytes() == 0
+
+
+@pytest.mark.parametrize(
+    "recipe", ["kivi/residual=32", "turboquant", "turboquant_4bit_nc", "polarquant", "kvarn:group=64"]
+)
+def test_float16_scales_end_where_float16_does(recipe: str) -> None:
+    """Beyond 65,504 nothing finite is read, below 2**-25 zeros are; in between all values are finite. As documented."""
+    x = values(128)
+    for factor, finite, zero in ((1e30, False, False), (1.0, True, False), (1e-9, True, True)):
+        stream = opened(recipe)
+        with np.errstate(all="ignore"):
+            stream.append(x * np.float32(factor), x * np.float32(factor))
+            read = stream.read()
+        for side, y in (("k", read.k), ("v", read.v)):
+            span = getattr(stream, side).encoded(128)
+            y = y[:, :, span.start : span.stop]
+            assert bool(np.isfinite(y).all()) is finite
+            assert bool(np.all(np.abs(y) <= 2.0**-24)) is zero
+
+
+def test_a_constant_row_is_far_off_in_vllms_turboquant() -> None:
+    """All of it is one coefficient, whose level is short of it, and zeros, which have no level."""
+    x = np.full((1, 2, 3, 64), 3.7, np.float32)
+    stream = opened("turboquant_4bit_nc")
+    stream.append(x, x)
+    read = stream.read()
+
+    assert np.abs(read.k - x).max() / 3.7 == pytest.approx(2.7, abs=0.05)
+    assert np.abs(read.v - x).max() <= 2.0**-10  # half a step of float16 at 3.7
+
+
+@pytest.mark.parametrize("scale", [None, 0.25])
+def test_cold_pages_saturate(scale: float | None) -> None:
+    """The largest value that comes back is 6 * 448 times the global scale."""
+    tier = PageTier(np.full((1, 2, 32, 64), 1e6, np.float32), scale=scale)
+    tier.offload([0])
+
+    assert tier.read().max() == np.float32(2688 * np.float32(scale or 1.0))
