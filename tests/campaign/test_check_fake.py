@@ -93,7 +93,7 @@ def test_a_base_that_dies_on_load_voids_all(fake_check: Check) -> None:
 def test_an_engine_that_dies_in_the_middle_is_started_again(fake_check: Check) -> None:
     """A death costs attempts, not answers: the case in flight is repeated."""
     notes = Notes()
-    outcome = fake_check(script={"die_after": 7}, progress=notes)
+    outcome = fake_check(script={"die_after": 9}, progress=notes)
 
     assert any("EngineDied" in n and "again" in n for n in notes.notes)
     raws = outcome.view.records["golden"].raws
@@ -221,7 +221,7 @@ def test_failed_work_gets_its_tries_again_after_a_kill(fake_check: Check) -> Non
 def test_the_default_policy_decides_with_all_suites(fake_check: Check) -> None:
     """The full sets can pass a sound candidate and fail one that loses needles, through their own rules."""
     lossy = {"per_recipe": {"q5_1": {"needle_decay_tokens": 300, "needle_decay_rate": 0.5}}}
-    outcome = fake_check(script=lossy, kv=("q8_0", "q5_1"), policy="default", context_tokens=1024)
+    outcome = fake_check(script=lossy, kv=("q8_0", "q5_1"), policy="default", context_tokens=1280)
 
     assert decision(outcome, "q8_0") is Decision.PASS, messages(outcome)
     assert outcome.view.verdicts[0].headline() == "PASS"

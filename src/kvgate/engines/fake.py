@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from urllib.parse import urlsplit
 
 from kvgate.core.deployment import Consequence, Deployment, Engaged, Engagement, Expected, Identity, Note, Subject
-from kvgate.core.engine import ArmId, Attach, Launch, Panel, Request, Session
+from kvgate.core.engine import ArmId, Attach, Available, Lane, Launch, Missing, Panel, Request, Session
 from kvgate.core.recipe import Recipe, Side
 from kvgate.core.units import MIB_BYTES
 from kvgate.engines._attached import hold_against
@@ -35,6 +35,10 @@ class FakeSession(OpenAISession):
     async def deployment(self) -> Deployment:
         """Requested from the launch, observed from the log."""
         return _deployment(self._launch, facts_of(self._child.log()), self._http.url, self._child.pid)
+
+    async def lanes(self) -> Mapping[Lane, Available | Missing]:
+        """Asked with tiny requests; the panel is a process of its own and always there."""
+        return {**await super().lanes(), Lane.PANEL: Available()}
 
 
 class FakeDriver:
