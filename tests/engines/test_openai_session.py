@@ -272,6 +272,19 @@ def test_lanes_are_probed() -> None:
         assert word in missing.reason
 
 
+def test_degenerate_tops_are_not_asked_for_in_shorter_lists() -> None:
+    """All 0.0 is nonsense in a list of five; the same server's list of one would look like a certain token."""
+
+    def completions(body: dict[str, Any]) -> Any:
+        row = {str(i): {"logprob": 0.0} for i in range(body.get("prompt_logprobs", 0))}
+        return {"choices": [{"text": "a", "prompt_logprobs": [None, *[row] * (len(body["prompt"]) - 1)]}]}
+
+    routes = {"/v1/completions": completions, "/tokenize": lambda _: {"tokens": [1, 2, 3]}}
+    missing = against(routes, lambda s: s.lanes())[Lane.PREFILL_TOPK]
+
+    assert isinstance(missing, Missing) and "degenerate logprobs" in missing.reason
+
+
 def test_top_k_is_what_the_server_grants() -> None:
     """A cap of 5 is found by asking for less after a refusal."""
 

@@ -183,6 +183,8 @@ class OpenAISession:
                 rows = await self.score(ids, start=len(ids) - 1, lane=lane, k=k)
             except BadAnswer as e:
                 reason = str(e)
+                if e.kind == "degenerate_logprobs":
+                    break  # a shorter list of the same numbers may look like one; it means no more
                 continue
             return Available({"top_k": min(k, min(len(r.ids) for r in rows))})
         return Missing(reason)

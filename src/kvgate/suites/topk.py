@@ -38,6 +38,8 @@ from kvgate.suites.fidelity import FidelityParams
 LANES = {Pass.PREFILL: Lane.PREFILL_TOPK, Pass.DECODE: Lane.FORCED_DECODE}
 #: Perplexity needs the text's own token in every top; a rank beyond the top is not known.
 _NAMES = ("kl_mean", "kl_median", "kl_p90", "kl_p95", "kl_p99", "top1_flip_rate", "top1_flip_rate_confident")
+#: So many positions of a text never have one distribution to the last digit; a server that says so looks at no text.
+SAME_ROWS = 8
 _COVERED = Statistic("covered", "1", lambda rows: np.asarray(rows["covered"], dtype=np.float64))
 
 
@@ -101,6 +103,8 @@ class TopK:
             rows = await session.score(ids[:end], start=start, lane=LANES[how], k=most)
             if len(rows) != end - start:
                 raise BadAnswer(f"{len(rows)} positions of {end - start}", kind="bad_shape")
+            if len(rows) >= SAME_ROWS and all(r == rows[0] for r in rows):
+                raise BadAnswer(f"the same top at all {len(rows)} positions", kind="degenerate_logprobs")
             body[how.value] = {
                 "start": start,
                 "k": most,
