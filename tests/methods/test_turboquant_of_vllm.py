@@ -105,6 +105,17 @@ def test_ultraquant_is_vllms_byte_for_byte(dim: int) -> None:
             assert np.array_equal(stream.read()[0].transpose(1, 0, 2), golden[f"v.{dim}.out"])
 
 
+@pytest.mark.parametrize(("off", "byte"), [(1 - 1e-4, 126), (1 + 1e-4, 127)])
+def test_ultraquant_scale_turns_at_156_thousandths(off: float, byte: int) -> None:
+    """The stored power of two changes where 0.156 times the largest magnitude is the root of a half."""
+    x = np.zeros((1, 1, 1, 32), np.float32)
+    x[..., 5] = -off * 2**-0.5 / 0.156
+    stream = UltraQuant().open("v", {}, LayerGeometry(0, "full_attention", 1, 32, 32))
+    stream.append(x)
+
+    assert stream.packed()["encoded.scales"].item() == byte
+
+
 def test_ultraquant_ties_go_down() -> None:
     """A value halfway between two of the fifteen takes the lower number, on either side of zero; beyond 6 saturates."""
     row = np.zeros(32, np.float32)

@@ -123,7 +123,8 @@ class WindowStream:
         self.check(x)
         xp, native = namespace(x), self._native or native_of(x, self.storage.name)
         self._batch, self._xp, self._native = int(x.shape[0]), xp, native
-        bytes_ = to_bytes(xp, x, native)
+        with xp.quiet():
+            bytes_ = to_bytes(xp, x, native)
         before, self._tokens = self._tokens, self._tokens + int(x.shape[2])
         first = max(0, min(self.storage.sink_tokens - before, int(x.shape[2])))
         if first:
@@ -181,10 +182,10 @@ class WindowStream:
         from kvgate.methods._arrays import copied, join
 
         waiting = join(xp, self._recent, 2)
-        if self._tables is None:
-            self._tables = self._fit(from_bytes(xp, waiting[:, :, : max(1, self.storage.warmup_tokens)], native))
         step = self._step(int(waiting.shape[0]))
         with xp.quiet():
+            if self._tables is None:
+                self._tables = self._fit(from_bytes(xp, waiting[:, :, : max(1, self.storage.warmup_tokens)], native))
             for at in range(0, count, step):
                 x = self._forward(from_bytes(xp, waiting[:, :, at : min(at + step, count)], native))
                 held = self.coder.encode(x, self._tables or {})
@@ -207,7 +208,8 @@ class WindowStream:
         groups = next(iter(packed.values())).shape[-2]
         step = self._step(self._batch or 1) // self.storage.group_tokens
         chunks = ({n: a[..., i : i + step, :] for n, a in packed.items()} for i in range(0, groups, step))
-        return join(xp, [self._decode(chunk) for chunk in chunks], 2)
+        with xp.quiet():
+            return join(xp, [self._decode(chunk) for chunk in chunks], 2)
 
     def _decode(self, packed: Packed) -> Array:
         x = self.coder.decode(packed, self._tables or {})
