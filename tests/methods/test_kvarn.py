@@ -127,3 +127,12 @@ def test_sizes(dim: int, bits: int, group: int, side: str, size: int) -> None:
 
     assert storage.group_bytes(dim) == size
     assert round(8 * 9_472 / 256 / 128, 2) == 2.31
+
+
+def test_of_equal_rounds_the_latest_counts() -> None:
+    """A tile of zeros is as balanced after every round as before: its scales are the last ones, at the lower clamp."""
+    stream = KVarN().open("k", {"group": "64"}, LayerGeometry(0, "full_attention", 1, 64, 64))
+    stream.append(np.zeros((1, 1, 64, 64), np.float32))
+
+    assert np.all(stream.packed()["encoded.column"].view("<f2") == np.float16(np.exp(-0.3)))
+    assert not stream.read().any()

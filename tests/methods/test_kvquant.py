@@ -178,3 +178,24 @@ def test_indices_over_32767_are_whole(rng: np.random.Generator) -> None:
 
 def normal_scaled() -> tuple[float, ...]:
     return tuple(v / 2.6 for v in normal_levels(8).levels)
+
+
+def test_values_are_coded_against_the_range_that_is_stored(rng: np.random.Generator) -> None:
+    """Half width and middle are rounded to float16 first, and codes are made with what is read back."""
+    x = rng.standard_normal((1, 2, 400, 64)).astype(np.float32) + np.float32(3)
+    stream = KVQuant().open("v", {"bits": "4"}, LAYER, tables=even_levels(4), window=Window(0, 0))
+    stream.append(x)
+    held = stream.packed()
+    codes = held["encoded.codes"]
+    found = np.stack([codes & 15, codes >> 4], -1).reshape(1, 2, 400, 64)
+
+    each = slots(128, 10) // 2
+    rows = np.sort(x[0].swapaxes(0, 1).reshape(400, 128))
+    low, high = rows[:, each], rows[:, -1 - each]
+    half, middle = ((high - low) / 2).astype(np.float16), ((high + low) / 2).astype(np.float16)
+    assert np.array_equal(held["encoded.half"].view("<f2")[0, 0, :, 0], half)
+    assert np.array_equal(held["encoded.middle"].view("<f2")[0, 0, :, 0], middle)
+    scaled = (x - middle[:, None].astype(np.float32)) / half[:, None].astype(np.float32)
+    edges = (np.arange(15) + 0.5) * 2 / 15 - 1
+    want = (scaled[..., None] > edges.astype(np.float32)).sum(-1)
+    assert np.array_equal(found, want)

@@ -197,3 +197,22 @@ def test_heads_that_polarquant_cannot_cut() -> None:
     """Blocks of 16: a head of 72 does not fit."""
     with pytest.raises(UserError, match="nearest: 64 or 80"):
         PolarQuant().storage("k", {}).row_bytes(72)
+
+
+def test_a_projection_of_zero_is_negative() -> None:
+    """Rows of zeros store no sign at all, and come back as zeros."""
+    stream = Qjl().open("k", {}, LAYER)
+    stream.append(np.zeros((1, 1, 128, 64), np.float32))
+
+    held = stream.packed()
+    assert not held["encoded.signs"].any()
+    assert not held["encoded.outlier_signs"].any()
+    assert not stream.read().any()
+
+
+def test_qjl_waits_for_128_tokens() -> None:
+    """Keys are stored 128 at a time, values one by one behind the last 128."""
+    keys, values = (Qjl().open(side, {}, LAYER) for side in ("k", "v"))  # type: ignore[arg-type]
+
+    assert [len(keys.encoded(n)) for n in (127, 128, 255, 256)] == [0, 128, 128, 256]
+    assert [len(values.encoded(n)) for n in (127, 128, 129, 256)] == [0, 0, 1, 128]

@@ -162,6 +162,9 @@ def test_vllm_turboquant_prefill_sees_raw_tokens() -> None:
     assert np.array_equal(large.k[:, :, 11:], x[:, :, 11:140])
     assert not np.array_equal(large.k[:, :, :11], x[:, :, :11])
     assert not np.array_equal(small.k[:, :, 140:], x[:, :, 140:268])
+    alone = open_layer(parse("turboquant_4bit_nc"), LAYER)
+    assert not np.array_equal(alone.step(x[:, :, :1], x[:, :, :1]).k, x[:, :, :1])
+    assert alone.decode_view(0, "k") == range(1)
 
 
 @pytest.mark.parametrize(
