@@ -12,7 +12,7 @@ from kvgate.cli import pages
 from kvgate.core import registry
 
 ROOT = Path(__file__).parent.parent
-DOCS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
+DOCS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 
 
 def test_readme_numbers_are_computed() -> None:
