@@ -118,6 +118,13 @@ def test_a_server_is_started_and_read(python: Path, folder: Path) -> None:
     assert [len(r.ids) for r in rows] == [4, 4]
 
 
+def test_a_server_that_listens_late_is_waited_for(python: Path, folder: Path) -> None:
+    """The last line of a load comes before the socket listens, by more than a moment on a busy machine."""
+    found = using(lambda s: s.deployment(), python, folder, env=script(late_s=1.5))
+
+    assert found.consequence.cells == 46_592
+
+
 @pytest.mark.parametrize(
     ("fields", "says"),
     [

@@ -2,7 +2,8 @@
 
 Tests of processes copy it into an environment of its own. It proves nothing of vLLM; tests/vllm/ does. Variable
 KVGATE_STAND_IN holds JSON: {"stored": word the log names, "tokens_factor": what its room is multiplied by, "die": text
-of an error before it is ready, "core_file": where the child's pid is written, "slow_s": seconds before it is ready}.
+of an error before it is ready, "core_file": where the child's pid is written, "slow_s": seconds before it is ready,
+"late_s": seconds from there until it listens}.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ def main() -> None:
         print(f"(EngineCore pid=7) ERROR 11-30 12:00:00 [core.py:1] {script['die']}", file=sys.stderr)
         sys.exit(1)
     time.sleep(script.get("slow_s", 0.0))
-    server = ThreadingHTTPServer((args.host, int(args.port)), handler(args))
     print_log(args, script)
-    server.serve_forever()
+    # vLLM says that it is ready a moment before it listens.
+    time.sleep(script.get("late_s", 0.0))
+    ThreadingHTTPServer((args.host, int(args.port)), handler(args)).serve_forever()
 
 
 def print_log(args: argparse.Namespace, script: dict) -> None:

@@ -31,6 +31,8 @@ _POLL_S: Final = 0.1
 _KEEPER_TIMEOUT_S: Final = 60.0
 #: The first request of a CPU server has been seen to take 25 s: kernels are made then.
 _WARM_UP_S: Final = 300.0
+#: From "startup complete" to a listening socket; a busy machine has been seen to take over half a second.
+LISTEN_TIMEOUT_S: Final = 60.0
 MAX_REPLY_BYTES: Final = 65536
 #: In the last line of a load, in all versions read.
 READY: Final = "Application startup complete"
@@ -43,6 +45,7 @@ class VllmSession(OpenAISession):
         self, url: str, launch: Launch, lines: list[str], *, api_key: str, alive: Callable[[], str | None]
     ) -> None:
         super().__init__(url, api_key=api_key, model=MODEL_NAME, alive=alive)
+        self._ended = alive
         # llama.cpp's own endpoint is not there; asking for it would be one request more a text.
         self._native = False
         self.launch = launch
@@ -68,9 +71,22 @@ class VllmSession(OpenAISession):
         return forced_rows(answer, ids, start)
 
     async def warm_up(self, timeout_s: float) -> None:
-        """One token and one scored text, so that no case pays for kernels that are made at first use."""
+        """Wait until it listens, and ask for one token, so that no case pays for kernels that are made at first use."""
+        await self._listening(LISTEN_TIMEOUT_S)
         body = {"model": MODEL_NAME, "prompt": [1] * 8, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 1}
         await self.post_json("/v1/completions", body, timeout_s=timeout_s)
+
+    async def _listening(self, timeout_s: float) -> None:
+        """The last line of a load is written a moment before the socket listens."""
+        until = time.monotonic() + timeout_s
+        while True:
+            try:
+                await self._http.fetch("GET", "/health")
+                return
+            except EngineDied:
+                if self._ended() or time.monotonic() > until:
+                    raise
+            await asyncio.sleep(_POLL_S)
 
     async def observe(self, package: str | None, version: str | None, note: Note) -> None:
         """Read log and metrics, once; a new process is a new session."""
