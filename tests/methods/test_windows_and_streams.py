@@ -168,6 +168,30 @@ def test_vllm_turboquant_prefill_sees_raw_tokens() -> None:
 
 
 @pytest.mark.parametrize(
+    ("recipe", "raw"),
+    [
+        ("k=q8_0,v=kivi", True),
+        ("k=kivi,v=q8_0", True),
+        ("k=turboquant_4bit_nc,v=kivi", True),
+        ("k=kivi,v=turboquant_4bit_nc", True),
+        ("k=q8_0,v=turboquant_4bit_nc", False),
+        ("q8_0", False),
+    ],
+)
+def test_the_side_that_wants_raw_tokens_decides_for_both(recipe: str, raw: bool) -> None:
+    """One attention reads both sides: a token is seen as it came if either side asks for that."""
+    x = np.random.default_rng(0).standard_normal((1, 2, 256, 64)).astype(np.float32)
+    stream = open_layer(parse(recipe), LAYER)
+    stream.append(x[:, :, :255], x[:, :, :255])
+    seen = stream.step(x[:, :, 255:256], x[:, :, 255:256])  # the 256th token, with which KIVI's window is full
+
+    for side, values in (("k", seen.k), ("v", seen.v)):
+        stored = stream.decode_view(255, side)  # type: ignore[arg-type]
+        assert np.array_equal(values[:, :, 255], x[:, :, 255]) == (255 not in stored)
+    assert len(stream.decode_view(255, "k")) == len(stream.k.encoded(255 if raw else 256))
+
+
+@pytest.mark.parametrize(
     ("recipe", "says"),
     [
         ("nonsense", "unknown codec or method 'nonsense'"),

@@ -113,6 +113,14 @@ class LayerStream:
         return fresh > 1 and (stored == 0 or fresh > self.own_raw)
 
 
+def _stricter(a: bool | int, b: bool | int) -> bool | int:
+    """Of two rules of `own_raw` the one by which more tokens are seen raw."""
+    if a is True or b is True:
+        return True
+    limits = [n for n in (a, b) if not isinstance(n, bool)]
+    return min(limits) if limits else False
+
+
 def _check_pair(k: Array, v: Array) -> None:
     from kvgate.formats.xp import namespace
 
@@ -241,4 +249,4 @@ def open_layer(
         return LayerStream(k, None, k_raw)
     v, v_raw = open_side(recipe.v, "v", layer, window=asked, native=native, tables=given.get("v"))
     v.keep_decoded = keep_decoded
-    return LayerStream(k, v, k_raw or v_raw)
+    return LayerStream(k, v, _stricter(k_raw, v_raw))
