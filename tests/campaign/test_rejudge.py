@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,8 +149,8 @@ def test_two_runs_side_by_side(fake_check: Callable[..., Outcome], tmp_path: Pat
 
 def test_other_settings_are_named(fake_check: Callable[..., Outcome], tmp_path: Path) -> None:
     """Runs under different settings are shown, with what differs, and never as the KV cache's doing."""
-    first = fake_check().view.run_id
-    second = fake_check(context_tokens=2048).view.run_id
+    first = fake_check(suites=("needle",)).view.run_id
+    second = fake_check(suites=("needle",), context_tokens=2048).view.run_id
     where = ["--store", str(tmp_path / "kvgate.db")]
     with open_store(tmp_path / "kvgate.db") as store:
         delta = compare_runs(store, first, second)
@@ -157,6 +158,25 @@ def test_other_settings_are_named(fake_check: Callable[..., Outcome], tmp_path: 
     assert not delta.same_deployment
     assert {field for _, field, _, _ in delta.changed} >= {"context_tokens"}
     assert main(["compare", first, second, *where]) == 3
+
+
+def test_other_questions_are_named(
+    fake_check: Callable[..., Outcome], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another seed or other suites ask something else: said, and exit 3, whatever the decisions are."""
+    first = fake_check(suites=("needle",)).view.run_id
+    seeded = fake_check(suites=("needle",), seed=7).view.run_id
+    again = fake_check(suites=("needle",), fresh=True).view.run_id
+    other = fake_check(suites=("golden",)).view.run_id
+    where = ["--store", str(tmp_path / "kvgate.db")]
+
+    assert main(["compare", first, again, *where]) == 0
+    assert "cases" not in capsys.readouterr().out
+    assert main(["compare", first, seeded, *where]) == 3
+    assert "needle: 4 and 4 cases, 0 of them the same" in capsys.readouterr().out
+    assert main(["compare", first, other, *where, "--json"]) == 3
+    questions = json.loads(capsys.readouterr().out)["questions"]
+    assert {q["suite"]: (q["a"], q["b"], q["both"]) for q in questions} == {"needle": (4, 0, 0), "golden": (0, 12, 0)}
 
 
 def test_the_verbs(done: Outcome, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,6 +218,35 @@ def test_wrong_input_is_one_line(
     err = capsys.readouterr().err.strip()
 
     assert said in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("verb", ["gate", "report"])
+@pytest.mark.parametrize("folder", ["kvgate.db", "x\udcff", "n" * 300])
+def test_a_folder_that_cannot_be_is_refused_first(
+    done: Outcome, tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str, folder: str
+) -> None:
+    """A file's name, bytes that are no text, a name too long: exit 2, and no verdict is added."""
+    strict = ["--policy", "strict", "--store", str(tmp_path / "kvgate.db")]
+    assert main([verb, "last", "--out", str(tmp_path / folder), *strict]) == 2
+    err = capsys.readouterr().err.strip()
+
+    assert "reports cannot be written into" in err and len(err.splitlines()) == 1
+    with open_store(tmp_path / "kvgate.db") as store:
+        assert len(store.verdicts(done.view.run_id)) == len(done.view.verdicts)
+
+
+@pytest.mark.parametrize("verb", ["gate", "score", "report"])
+def test_a_run_of_an_earlier_kvgate_is_one_line(
+    done: Outcome, tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    """It has verdicts but no facts: not called unfinished, and still shown."""
+    with sqlite3.connect(tmp_path / "kvgate.db") as c:
+        c.execute("DELETE FROM evidence WHERE kind = 'facts'")
+    where = ["--store", str(tmp_path / "kvgate.db")]
+
+    assert main([verb, "last", *where]) == 2
+    assert "was recorded by an earlier kvgate" in capsys.readouterr().err
+    assert main(["show", "last", *where]) == done.exit_code
 
 
 @pytest.mark.parametrize("verb", ["gate", "score", "report", "show", "runs"])

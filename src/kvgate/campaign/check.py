@@ -73,7 +73,7 @@ def check(spec: CheckSpec, progress: Progress) -> Outcome:
     ready = prepare(spec)
     begun = time.monotonic()
     with open_store(spec.store) as store, store.lease(ready.key):
-        _make_folder(_reports(spec, store))
+        make_folder(_reports(spec, store))
         run = _begin(ready, store, progress)
         try:
             asyncio.run(_observe(run))
@@ -96,7 +96,7 @@ def _reports(spec: CheckSpec, store: Store) -> Path:
     return spec.out or store.folder / "reports"
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
     """A report that cannot be written must be known before minutes of work, not after.
 
     Raises:

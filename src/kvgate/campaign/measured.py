@@ -149,10 +149,15 @@ def measured_of(store: Store, run_id: str) -> Measured:
     """A stored run, ready to be judged again.
 
     Raises:
-        UserError: it was not judged yet, or its suites are not those of this kvgate.
+        UserError: it was not judged yet, or by an earlier kvgate, or its suites are not those of this one.
     """
     facts = stored_facts(store, run_id)
     if facts is None:
+        if store.verdicts(run_id):
+            raise UserError(
+                f"run {run_id} was recorded by an earlier kvgate, which did not keep what judging again needs",
+                fix="kvgate show has its verdicts; for others run the check again",
+            )
         raise UserError(f"run {run_id} has not come to a judgement yet", fix="run the same kvgate check again")
     listed = store.find_run(run_id).manifest.get("suites", {})
     wanted = {name: details for name, details in listed.items() if name in facts.suites}

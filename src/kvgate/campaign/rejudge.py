@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvgate.campaign.arms import BASE
-from kvgate.campaign.check import Outcome
+from kvgate.campaign.check import Outcome, make_folder
 from kvgate.campaign.confirm import keep_scores, scored_records
 from kvgate.campaign.judgement import judged
 from kvgate.campaign.measured import measured_of, place_of
@@ -28,11 +28,13 @@ def gate_run(store: Store, run: str, policy: Policy, out: Path | None = None) ->
         run: id, unique beginning, or "last". out: folder for the report; None puts it beside the run's own.
 
     Raises:
-        UserError: no such run, or one that cannot be judged again.
+        UserError: no such run, one that cannot be judged again, or a folder that cannot be written.
     """
     row = store.find_run(run)
-    view = judged(measured_of(store, row.run_id), policy)
+    measured = measured_of(store, row.run_id)
     folder = out or store.folder / "reports" / row.run_id / f"gate-{policy.digest()[:8]}"
+    make_folder(folder)
+    view = judged(measured, policy)
     return Outcome(view, write_all(view, folder))
 
 
@@ -43,12 +45,15 @@ def report_run(store: Store, run: str, *, outputs: bool, policy: str | None = No
         outputs: False leaves out all prompts and all model text. policy: None is the one that the check was given.
 
     Raises:
-        UserError: no such run, one that cannot be judged again, or a policy file that is no longer there.
+        UserError: no such run, one that cannot be judged again, a policy file that is no longer there, or a folder
+            that cannot be written.
     """
     row = store.find_run(run)
-    asked = policy or str(row.manifest.get("spec", {}).get("policy", "default"))
-    view = judged(measured_of(store, row.run_id), load_policy(asked))
+    rules = load_policy(policy or str(row.manifest.get("spec", {}).get("policy", "default")))
+    measured = measured_of(store, row.run_id)
     folder = out or store.folder / "reports" / row.run_id / ("again" if outputs else "no-outputs")
+    make_folder(folder)
+    view = judged(measured, rules)
     return Outcome(view, write_all(view, folder, outputs=outputs))
 
 
@@ -105,6 +110,7 @@ class RunDelta:
 
     Attributes:
         changed: (place, field, a, b) identity fields of the base arms that differ. unknown: fields one side lacks.
+        questions: (suite, cases of a, of b, of both) of suites whose cases are not the same in both.
         only_a, only_b: candidates of one run alone.
         decisions: candidate -> (a, b). metrics: of the candidates of both.
     """
@@ -113,6 +119,7 @@ class RunDelta:
     b: RunView
     changed: tuple[tuple[str, str, str, str], ...]
     unknown: tuple[tuple[str, str], ...]
+    questions: tuple[tuple[str, int, int, int], ...]
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
     decisions: Mapping[str, tuple[Decision, Decision]]
@@ -120,8 +127,13 @@ class RunDelta:
 
     @property
     def same_deployment(self) -> bool:
-        """Whether a difference in results could be the KV cache's alone."""
+        """Whether both bases were one deployment, as far as is known."""
         return not self.changed
+
+    @property
+    def like_for_like(self) -> bool:
+        """Whether a difference in results could be the KV cache's alone: one deployment, asked the same."""
+        return not self.changed and not self.questions
 
 
 def compare_runs(store: Store, a: str, b: str, policy: str | None = None) -> RunDelta:
@@ -148,6 +160,7 @@ def compare_runs(store: Store, a: str, b: str, policy: str | None = None) -> Run
         b=two,
         changed=changed,
         unknown=unknown,
+        questions=_questions(one, two),
         only_a=tuple(c for c in one.candidates if c not in both),
         only_b=tuple(c for c in two.candidates if c not in both),
         decisions={c: (decided[0][c], decided[1][c]) for c in both},
@@ -170,6 +183,16 @@ def _identity(one: RunView, two: RunView) -> tuple[tuple[tuple[str, str, str, st
             elif (d.a is None) != (d.b is None):
                 unknown.append((place, d.field))
     return tuple(changed), tuple(unknown)
+
+
+def _questions(one: RunView, two: RunView) -> tuple[tuple[str, int, int, int], ...]:
+    """A case's id is a digest of its content, so the same id is the same question."""
+    found = []
+    for suite in [*one.records, *(s for s in two.records if s not in one.records)]:
+        a, b = (set(view.records[suite].cases) if suite in view.records else set[str]() for view in (one, two))
+        if a != b:
+            found.append((suite, len(a), len(b), len(a & b)))
+    return tuple(found)
 
 
 def _metrics(one: RunView, two: RunView, candidate: str) -> list[MetricDelta]:

@@ -25,8 +25,8 @@ def compare(
 ) -> int:
     """Show what differs between two runs of one model: deployment first, then decisions and metrics.
 
-    Exits 0 if no decision is worse in the second, 1 if one is, 3 if the deployments differ, so that a difference in
-    results is not the KV cache's alone.
+    Exits 0 if no decision is worse in the second, 1 if one is, 3 if the deployments or the questions differ, so that a
+    difference in results is not the KV cache's alone.
     """
     from kvgate.campaign.rejudge import compare_runs
     from kvgate.cli._terminal import print_json
@@ -45,7 +45,7 @@ def compare(
 def _exit_code(delta: RunDelta) -> int:
     from kvgate.core.verdict import SEVERITY
 
-    if not delta.same_deployment:
+    if not delta.like_for_like:
         return 3
     return int(any(SEVERITY.index(b) > SEVERITY.index(a) for a, b in delta.decisions.values()))
 
@@ -58,6 +58,7 @@ def _document(delta: RunDelta, code: int) -> dict[str, Any]:
         "same_deployment": delta.same_deployment,
         "changed": [dict(zip(("place", "field", "a", "b"), c, strict=True)) for c in delta.changed],
         "unknown": [{"place": p, "field": f} for p, f in delta.unknown],
+        "questions": [dict(zip(("suite", "a", "b", "both"), q, strict=True)) for q in delta.questions],
         "only": [list(delta.only_a), list(delta.only_b)],
         "decisions": {c: [a.value, b.value] for c, (a, b) in delta.decisions.items()},
         "metrics": [
@@ -87,6 +88,9 @@ def _print(delta: RunDelta, *, every: bool) -> None:
         console.print(one_line(f"{place}: {field} differs: {a} -> {b}"), soft_wrap=True)
     if not delta.same_deployment:
         console.print("the deployments differ: what changed below is not the KV cache's alone", soft_wrap=True)
+    for suite, n_a, n_b, both in delta.questions:
+        said = f"{suite}: {n_a} and {n_b} cases, {both} of them the same: not the same was asked"
+        console.print(one_line(said), soft_wrap=True)
     for candidate, (a, b) in delta.decisions.items():
         console.print(one_line(f"{candidate}: {a.value}" + ("" if a is b else f" -> {b.value}")), soft_wrap=True)
     for name, only in ((delta.a.run_id, delta.only_a), (delta.b.run_id, delta.only_b)):
