@@ -52,6 +52,7 @@ def test_native_row() -> None:
         [None, None, None, None],
         [None, {"x": {"logprob": -1}}, {"1": {"logprob": -1}}, {"1": {"logprob": -1}}],
         [None, {"1": {"logprob": math.nan}}, {"1": {"logprob": -1}}, {"1": {"logprob": -1}}],
+        [None, {"1": {"logprob": math.nan}, "2": {"logprob": -1}}, {"1": {"logprob": -1}}, {"1": {"logprob": -1}}],
         [None, {"1": {"logprob": 0.5}}, {"1": {"logprob": -1}}, {"1": {"logprob": -1}}],
         [None, {"1": {"logprob": 0.0}, "2": {"logprob": 0.0}}, {"1": {"logprob": -1}}, {"1": {"logprob": -1}}],
         [None, {"1": {"logprob": -0.1}, "2": {"logprob": -0.2}}, {"1": {"logprob": -1}}, {"1": {"logprob": -1}}],
@@ -73,3 +74,30 @@ def test_other_shapes_are_refused(answer: Any) -> None:
             read()
     with pytest.raises(BadAnswer):
         _topk.native_row(answer)
+
+
+def test_rows_are_put_in_order() -> None:
+    """A dictionary promises no order; the most likely token is first, whatever its id."""
+    entry = {"1": {"logprob": -2.0}, "7": {"logprob": -0.3}, "3": {"logprob": -3.0}}
+
+    assert _topk.vllm_rows(vllm([None, entry]), [5, 6], 1) == [TopKRow((7, 1, 3), (-0.3, -2.0, -3.0))]
+
+
+def test_a_token_twice_in_one_top_is_refused() -> None:
+    """Lists may repeat an id where dictionaries cannot; its mass would be counted twice."""
+    twice = [[-1.0, 3, "a"], [-1.5, 3, "a"]]
+    with pytest.raises(BadAnswer, match="a token twice"):
+        _topk.sglang_rows({"meta_info": {"input_top_logprobs": [None, twice]}}, [5, 6], 1)
+
+
+def test_what_servers_are_asked_for() -> None:
+    """As many entries as wanted; SGLang's list begins one position early; llama.cpp keeps its slot's cache."""
+    assert _topk.vllm_body("m", IDS, 9) == {
+        "model": "m", "prompt": IDS, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 9,
+    }  # fmt: skip
+    sglang = _topk.sglang_body(IDS, 2, 9)
+    assert (sglang["input_ids"], sglang["logprob_start_len"], sglang["top_logprobs_num"]) == (IDS, 1, 9)
+    assert sglang["return_logprob"] is True and _topk.sglang_body(IDS, 0, 9)["logprob_start_len"] == 0
+    native = _topk.native_body(IDS, 9)
+    assert (native["prompt"], native["n_probs"], native["n_predict"]) == (IDS, 9, 1)
+    assert native["cache_prompt"] is True and native["id_slot"] == 0, "else each step is a prefill, not a decode"

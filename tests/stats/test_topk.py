@@ -82,6 +82,19 @@ def test_columns_of_a_flip() -> None:
     assert np.isnan(got["base_lp"][1]) and np.isnan(got["lp"][1])
 
 
+def test_rests_that_round_to_nothing() -> None:
+    """A mass a little over 1 is 1; a rest of the arm below it is as small as a rest can be; a KL is never negative."""
+    full = {1: math.log(0.6), 2: math.log(0.4005)}
+    part = {1: math.log(0.5), 2: math.log(0.4)}
+
+    assert bucket_kl(full, full) == (0.0, 1.0)
+    assert bucket_kl(full, {1: math.log(0.6005), 2: math.log(0.4)})[0] >= 0.0
+    want = 0.5 * math.log(0.5 / 0.6) + 0.4 * math.log(0.4 / 0.4005) + 0.1 * math.log(0.1 / 1e-9)
+    assert bucket_kl(part, full)[0] == pytest.approx(want, rel=1e-9)
+    slight = {1: full[1] + 2e-4, 2: full[2] + 2e-4}
+    assert bucket_kl(full, slight)[0] == 0.0
+
+
 @pytest.mark.parametrize(
     ("p", "q"), [({1: -0.1}, {2: -0.1}), ({1: math.log(0.9), 2: math.log(0.3)}, {1: -1.0, 2: -1.0})]
 )
