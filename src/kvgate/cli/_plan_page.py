@@ -24,8 +24,13 @@ def write_page(answer: Answer, path: Path) -> None:
     """Write the page to `path`; a reader never sees half of it.
 
     Raises:
-        UserError: the place cannot be written.
+        UserError: the place cannot be written, or is no place for a file: a device or a pipe would be replaced by one.
     """
+    if path.exists() and not path.is_file():
+        raise UserError(
+            f"--html {str(path)!r} cannot be written: it is not a regular file",
+            fix="name a new file, or one to write over",
+        )
     text = plan_html(page_of(answer))
     try:
         handle, temporary = tempfile.mkstemp(prefix=".kvgate-plan-", dir=path.parent)

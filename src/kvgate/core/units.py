@@ -16,7 +16,8 @@ _UNITS = {
     **{f"{prefix}b": 1000**i for i, prefix in enumerate("kmgt", start=1)},
     **{f"{prefix}ib": 1024**i for i, prefix in enumerate("kmgt", start=1)},
 }
-_SIZE = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?|\.[0-9]+)\s*([A-Za-z]*)")
+#: Commas only between thousands: in many countries "141,5" is not 1415.
+_SIZE = re.compile(r"((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9][0-9_]*)(?:\.[0-9]+)?|\.[0-9]+)\s*([A-Za-z]*)")
 #: A petabyte of memory is a typing error.
 _MOST_BYTES = 10**15
 
@@ -37,6 +38,10 @@ def parse_bytes(text: str, what: str, *, zero: bool = False) -> int:
             f"{what} {text.strip()[:40]!r} is not a size",
             allowed=("bytes", "MB", "GB", "TB (powers of 1000)", "MiB", "GiB", "TiB (powers of 1024)"),
             fix="write for example 65.52GB",
+        )
+    if not unit and found[1].strip("0.") and Fraction(re.sub(r"[_,]", "", found[1])) < MIB_BYTES:
+        raise UserError(
+            f"{what} {found[1][:40]!r} has no unit, and is too little for bytes", fix=f"write {found[1][:40]}GB"
         )
     n_bytes = int(Fraction(re.sub(r"[_,]", "", found[1])) * _UNITS[unit])
     if not 0 < n_bytes <= _MOST_BYTES and not (zero and n_bytes == 0):

@@ -28,6 +28,8 @@ MAX_KEPT_BYTES: Final = 1 << 26
 _OBJECT_BYTES: Final = 64
 MAX_KEPT_ELEMENTS: Final = 4096
 MAX_DIMS: Final = 4
+#: The largest vocabularies have a quarter of a million tokens and half a million merges.
+MAX_STRINGS: Final = 1 << 22
 
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _STRING, _ARRAY, _BOOL = 8, 9, 7
@@ -215,6 +217,8 @@ class _Reading:
             self.keep(count * _OBJECT_BYTES)
             return tuple(self.scalar(kind, key) for _ in range(count))
         if kind == _STRING:
+            if count > MAX_STRINGS:
+                raise self.bad(f"{key!r} announces {count} strings, and at most {MAX_STRINGS} are read past")
             self.cursor.skip_strings(count, MAX_STRING_BYTES, what)
         else:
             self.cursor.skip(count * element_bytes, what)

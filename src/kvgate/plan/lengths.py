@@ -7,6 +7,7 @@ deviations.
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from collections import Counter
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvgate.core.errors import UserError
+from kvgate.core.files import open_bounded
 from kvgate.core.source import Source
 
 #: Lines are counted while they are read, so a wrong file costs no memory.
@@ -85,7 +87,7 @@ def read_lengths(path: Path) -> Lengths:
     """
     counts: Counter[int] = Counter()
     try:
-        with path.open(encoding="utf-8-sig", errors="strict") as file:
+        with io.TextIOWrapper(open_bounded(path), encoding="utf-8-sig", errors="strict") as file:
             for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_CHARS + 1), ""), start=1):
                 if len(line) > MAX_LINE_CHARS or number > MAX_LINES:
                     raise UserError(f"{path}: line {number} is too long, or the file has too many lines", fix=_HOW)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from kvgate.core.errors import UserError
+from kvgate.core.files import open_bounded
 
 HEAD_BYTES = 32 * 2**20
 TAIL_BYTES = 16 * 2**20
@@ -46,7 +47,7 @@ def lines_of(source: Path | str) -> Iterator[LogLine]:
     if "\0" in str(source):
         raise UserError(f"log {str(source)!r} is not a file name", fix="name the engine's log file")
     try:
-        with source.open("rb") as f:
+        with open_bounded(source) as f:
             yield from _of_file(source, f)
     except OSError as e:
         raise UserError(f"log {source} cannot be read: {e.strerror or e}", fix="name the engine's log file") from None

@@ -8,6 +8,7 @@ count, and lines that quote requests never do.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -30,6 +31,8 @@ from kvgate.plan.log_values import LogCache, LogFact, StartLog
 
 #: No start has more facts of interest than this; a log that repeats itself must not fill memory.
 MAX_FACTS = 5_000
+#: Rows are first looked for in so many lines at once: one search for each instead of one a line.
+_BLOCK_LINES, _BLOCK_CHARS = 512, 64 * 2**10
 _MAX_INT = 2**60
 _SHOWN_CHARS = 300
 #: A start has come as far as its memory when one of these is said.
@@ -66,11 +69,14 @@ def read_log(source: Path | str, *, requested: str | None = None) -> StartLog:
     """
     where = str(source) if isinstance(source, Path) else "text"
     readings = {name: _Reading(load(name)) for name in engines()}
-    for line in lines_of(source):
-        if any(mark in line.text for mark in _QUOTES_A_REQUEST):
-            continue
-        for reading in readings.values():
-            reading.take(line)
+    for block in _blocks(lines_of(source)):
+        text = "\n".join(line.text for line in block)
+        concerned = [reading for reading in readings.values() if reading.look_at(text)]
+        for line in block if concerned else ():
+            if any(mark in line.text for mark in _QUOTES_A_REQUEST):
+                continue
+            for reading in concerned:
+                reading.take(line)
     log = replace(_chosen(readings, where).done(where), requested=requested)
     if not _says_something(log):
         lines = load(log.engine)
@@ -81,6 +87,18 @@ def read_log(source: Path | str, *, requested: str | None = None) -> StartLog:
             fix=lines.how_to_log,
         )
     return replace(log, contradictions=contradictions_of(log), notes=(*log.notes, *notes_of(log)))
+
+
+def _blocks(lines: Iterable[LogLine]) -> Iterator[list[LogLine]]:
+    """Lines in runs of at most `_BLOCK_LINES`, or of little more than `_BLOCK_CHARS`."""
+    block, chars = list[LogLine](), 0
+    for line in lines:
+        block.append(line)
+        chars += len(line.text)
+        if len(block) >= _BLOCK_LINES or chars >= _BLOCK_CHARS:
+            yield block
+            block, chars = [], 0
+    yield block
 
 
 def _says_something(log: StartLog) -> bool:
@@ -125,19 +143,28 @@ class _Reading:
         self.lines = lines
         self.first_line: int | None = None
         self._rows = [(row, re.compile(row.pattern, re.ASCII)) for row in lines.line]
-        self._start_rows = [(row, pattern) for row, pattern in self._rows if row.start]
+        self._near, self._near_starts = self._rows, [(row, pattern) for row, pattern in self._rows if row.start]
         self._start = _Start()
         self._before: _Start | None = None
         self._earlier = 0
+
+    def look_at(self, text: str) -> bool:
+        """Keep to the rows whose literal stands in this block; False if none of its lines can say anything here.
+
+        That is the rule in a log that goes on to the requests.
+        """
+        self._near = [(row, pattern) for row, pattern in self._rows if row.has in text]
+        self._near_starts = [(row, pattern) for row, pattern in self._near if row.start]
+        return bool(self._near) or any(mark in text for mark in _READY[self.lines.engine])
 
     def take(self, line: LogLine) -> None:
         if not self._start.ready and any(mark in line.text for mark in _READY[self.lines.engine]):
             self._start.ready = True
         if self._start.ready:
             # What follows is of requests, unless the engine starts anew.
-            self._take(line, self._start_rows)
+            self._take(line, self._near_starts)
         if not self._start.ready:
-            self._take(line, self._rows)
+            self._take(line, self._near)
 
     def _take(self, line: LogLine, rows: list[tuple[LineRow, re.Pattern[str]]]) -> None:
         text = line.text

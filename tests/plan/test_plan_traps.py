@@ -1,0 +1,88 @@
+"""What a person gives `kvgate plan` by mistake, each with the mistake that it is told apart from."""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from pathlib import Path
+
+import pytest
+
+from kvgate.cli.main import main
+from kvgate.core import files
+from kvgate.core.errors import UserError
+from kvgate.core.units import parse_bytes
+from kvgate.models.read_gguf import MAX_STRINGS, read_gguf
+from kvgate.plan.lengths import read_lengths
+from kvgate.plan.logs import read_log
+
+MODEL = "Qwen/Qwen3-32B"
+
+
+@pytest.mark.parametrize("text", ["141", "80", "65.52", "1", "143,771"])
+def test_a_small_number_without_a_unit_is_no_size(text: str) -> None:
+    """Nobody has a device of 141 bytes: the unit was forgotten."""
+    with pytest.raises(UserError, match=f"no unit.*{text}GB"):
+        parse_bytes(text, "--device-memory")
+
+
+@pytest.mark.parametrize(("text", "n_bytes"), [("150754820096", 150_754_820_096), ("1048576", 2**20), ("12B", 12)])
+def test_bytes_in_full_need_no_unit(text: str, n_bytes: int) -> None:
+    """A count of bytes from a log stays a size."""
+    assert parse_bytes(text, "--weights") == n_bytes
+
+
+@pytest.mark.parametrize("text", ["141,5GB", "1,41GB", "1,0000MB", ",141GB", "141,GB"])
+def test_a_comma_that_does_not_part_thousands_is_refused(text: str) -> None:
+    """`141,5GB` is 141.5 GB to half of the world, and must not be 1415 GB."""
+    with pytest.raises(UserError, match="is not a size"):
+        parse_bytes(text, "--device-memory")
+    assert parse_bytes("143,771MiB", "--device-memory") == 143_771 * 2**20
+
+
+def test_a_pipe_that_nobody_writes_to_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs and lengths through a pipe end in one line, not in a wait."""
+    monkeypatch.setattr(files, "WAIT_S", 0.05)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    with pytest.raises(UserError, match="nobody has written"):
+        read_log(pipe)
+    with pytest.raises(UserError, match="nobody has written"):
+        read_lengths(pipe)
+
+
+def test_lengths_come_through_a_pipe(tmp_path: Path) -> None:
+    """A writer that begins later is waited for."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Timer(0.1, lambda: pipe.write_text("100,5\n200\n"))
+    writer.start()
+
+    assert read_lengths(pipe).counts == ((100, 5), (200, 1))
+    writer.join()
+
+
+def test_a_page_does_not_take_the_place_of_a_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Renaming a file onto a pipe or a device would do away with it."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    assert main(["plan", MODEL, "--kv", "bf16", "--html", str(pipe)]) == 2
+
+    assert "not a regular file" in capsys.readouterr().err
+    assert pipe.is_fifo() and [p.name for p in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_an_array_of_too_many_strings_is_not_walked_through(tmp_path: Path) -> None:
+    """A hole in a file is full of empty strings: their number is bounded, not only their bytes."""
+    path = tmp_path / "hole.gguf"
+    key = b"tokenizer.ggml.tokens"
+    head = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", len(key)) + key
+    with path.open("wb") as file:
+        file.write(head + struct.pack("<IIQ", 9, 8, MAX_STRINGS + 1))
+        file.truncate(MAX_STRINGS * 8 + 4096)
+
+    with pytest.raises(UserError, match="strings"):
+        read_gguf(path)
