@@ -81,6 +81,15 @@ def test_another_policy_is_another_verdict(done: Outcome, tmp_path: Path) -> Non
     assert passed.files["report.html"].exists() and passed.files["report.html"] != failed.files["report.html"]
 
 
+def test_a_mistyped_floor_is_refused(done: Outcome, tmp_path: Path) -> None:
+    """As check and policy check do; no verdict is added."""
+    wrong = parse_policy(LENIENT.replace("LIMIT", "5.0").replace('"twin"', '"twinn"'), "mine")
+    with open_store(tmp_path / "kvgate.db") as store:
+        with pytest.raises(UserError, match="floor arm 'twinn' is not known; allowed: batch, restart"):
+            gate_run(store, "last", wrong)
+        assert len(store.verdicts(done.view.run_id)) == len(done.view.verdicts)
+
+
 def test_a_run_without_engine_files_is_judged(done: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the model's file nor an engine is touched."""
 

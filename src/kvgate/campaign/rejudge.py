@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvgate.campaign.arms import BASE
+from kvgate.campaign.arms import BASE, Role, choose_floors
 from kvgate.campaign.check import Outcome, make_folder
 from kvgate.campaign.confirm import keep_scores, scored_records
 from kvgate.campaign.judgement import judged
-from kvgate.campaign.measured import measured_of, place_of
+from kvgate.campaign.measured import Measured, measured_of, place_of
 from kvgate.core.deployment import Sameness
 from kvgate.core.errors import UserError
 from kvgate.core.estimate import Estimate, Measure
@@ -32,10 +32,21 @@ def gate_run(store: Store, run: str, policy: Policy, out: Path | None = None) ->
     """
     row = store.find_run(run)
     measured = measured_of(store, row.run_id)
+    _know_floors(measured, policy)
     folder = out or store.folder / "reports" / row.run_id / f"gate-{policy.digest()[:8]}"
     make_folder(folder)
     view = judged(measured, policy)
     return Outcome(view, write_all(view, folder))
+
+
+def _know_floors(measured: Measured, policy: Policy) -> None:
+    """A mistyped floor is refused, as a check would; one of the run's own may be named beside those of every check.
+
+    Raises:
+        UserError: no such floor arm.
+    """
+    own = {a.name for a in measured.of_role(Role.FLOOR)}
+    choose_floors([name for name in policy.floor.arms if name not in own])
 
 
 def report_run(store: Store, run: str, *, outputs: bool, policy: str | None = None, out: Path | None = None) -> Outcome:
