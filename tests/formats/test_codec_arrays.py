@@ -261,3 +261,27 @@ def test_torch_is_never_imported_for_the_caller():
     )
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", sorted(kvgate.codecs))
+def test_rows_without_elements_are_rows(name):
+    """(3, 0) in, (3, 0) out, both ways, for every codec."""
+    codec = kvgate.codecs[name]
+    x = np.zeros((3, 0), np.float32)
+
+    assert codec.encode(x).shape == codec.error_bound(x).shape == codec.roundtrip(x).shape == (3, 0)
+    assert codec.decode(np.zeros((3, 0), np.uint8)).shape == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("x", "says"),
+    [
+        (np.ma.array(np.ones((2, 64), np.float32), mask=True), "no masked arrays"),
+        (torch.empty(2, 64, device="meta"), "not a tensor on the meta device"),
+        (torch.ones(2, 64).to_sparse(), "not a tensor sparse_coo"),
+    ],
+)
+def test_arrays_without_all_their_values_are_refused(x, says):
+    """A mask would be lost, and the others have nothing to store."""
+    with pytest.raises(UserError, match=says):
+        kvgate.codecs["q8_0"].encode(x)

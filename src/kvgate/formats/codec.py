@@ -144,7 +144,9 @@ class _Lines:
 
     def parts(self, xp: Namespace) -> Iterator[slice]:
         step = max(1, _chunk_elements(xp) // max(1, self.width))
-        return (slice(a, min(a + step, self.count)) for a in range(0, self.count, step))
+        # Rows without elements hold no bytes: there is nothing to work on.
+        count = self.count if self.width else 0
+        return (slice(a, min(a + step, count)) for a in range(0, count, step))
 
     def fold(self, part: Array) -> Array:
         """What the numerics see: free elements lie in one line."""

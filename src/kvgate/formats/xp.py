@@ -329,13 +329,18 @@ def namespace(x: Array) -> Namespace:
     """The namespace of an array, by its library and device.
 
     Raises:
-        UserError: `x` is neither a numpy array nor a torch tensor.
+        UserError: `x` is neither a numpy array nor a torch tensor; or a masked or sparse one, or one without values.
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
+        if x.layout != torch.strided or x.device.type == "meta":
+            word = "on the meta device" if x.device.type == "meta" else str(x.layout).removeprefix("torch.")
+            raise UserError(f"codecs take dense tensors with values, not a tensor {word}")
         return _torch_namespace(x.device)
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(x, numpy.ndarray):
+        if hasattr(x, "mask"):
+            raise UserError("codecs take no masked arrays", fix="fill the array first: the mask would be lost")
         return numpy_namespace()
     raise UserError(f"codecs take numpy arrays and torch tensors, not {type(x).__name__}")
 
