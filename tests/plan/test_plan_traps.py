@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 import threading
@@ -73,6 +74,25 @@ def test_a_page_does_not_take_the_place_of_a_device(tmp_path: Path, capsys: pyte
 
     assert "not a regular file" in capsys.readouterr().err
     assert pipe.is_fifo() and [p.name for p in tmp_path.iterdir()] == ["pipe"]
+
+
+@pytest.mark.parametrize("target", ["self", "gone"])
+def test_a_broken_link_is_no_hub_id(tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str) -> None:
+    """A link in a circle, or to what was deleted, is said to be one; nobody is asked for it."""
+    link = tmp_path / "self"
+    link.symlink_to(target)
+
+    assert main(["plan", str(link)]) == 2
+
+    assert "a link that leads nowhere" in capsys.readouterr().err
+
+
+def test_what_an_engine_stores_is_listed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """The native dtype stands first and not again."""
+    assert main(["plan", MODEL, "--kv", "kivi:bits=2", "--engine", "vllm", "--device", "h200", "--json"]) == 0
+
+    allowed = json.loads(capsys.readouterr().out)["recipes"][0]["engine"]["why"].split("allowed: ")[1].split(", ")
+    assert allowed[0] == "bf16" and allowed.count("bf16") == 1
 
 
 def test_an_array_of_too_many_strings_is_not_walked_through(tmp_path: Path) -> None:

@@ -116,10 +116,15 @@ def model_files(path: Path, *, name: str = "") -> ModelFiles:
 def _existing(text: str) -> Path | None:
     try:
         path = Path(text).expanduser()
-        return path if path.exists() else None
+        if path.exists():
+            return path
+        dangling = path.is_symlink()
     except (OSError, RuntimeError):
         # A name too long for the file system, or ~somebody whom this machine does not know.
         return None
+    if dangling:
+        raise UserError(f"{text[:200]!r} is a link that leads nowhere", fix="make the link anew, or name its target")
+    return None
 
 
 def _is_text(path: str) -> bool:

@@ -56,4 +56,5 @@ def _check_side(side: Side, engine: str, native: str) -> None:
     try:
         by_spelling(engine, side.codec)
     except UserError:
-        raise UserError(f"{engine} does not store {side.codec}", allowed=(native, *storable_codecs(engine))) from None
+        stored = dict.fromkeys((native, *storable_codecs(engine)))
+        raise UserError(f"{engine} does not store {side.codec}", allowed=stored) from None
