@@ -15,9 +15,10 @@ from fake_runs import spec_of
 
 from kvgate.campaign.check import Outcome, check
 from kvgate.campaign.progress import Silent
-from kvgate.campaign.rejudge import compare_runs, gate_run, report_run, rescore
+from kvgate.campaign.rejudge import _apart, compare_runs, gate_run, report_run, rescore
 from kvgate.cli.main import main
 from kvgate.core.errors import StoreError, UserError
+from kvgate.core.estimate import Estimate
 from kvgate.core.observation import Score
 from kvgate.core.verdict import Decision
 from kvgate.gate.policy import load_policy, parse_policy
@@ -154,6 +155,23 @@ def test_two_runs_side_by_side(fake_check: Callable[..., Outcome], tmp_path: Pat
 
     assert same.same_deployment and all(a is b for a, b in same.decisions.values())
     assert same.metrics and not any(m.apart for m in same.metrics)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "apart"),
+    [
+        ((1.0, 2.0), (2.1, 3.0), True),
+        ((2.1, 3.0), (1.0, 2.0), True),
+        ((1.0, 2.0), (2.0, 3.0), False),
+        ((1.0, 4.0), (2.0, 3.0), False),
+        ((1.0, None), (5.0, 6.0), None),
+    ],
+)
+def test_intervals_lie_apart_or_touch(a: Any, b: Any, apart: bool | None) -> None:
+    """Either side may be the higher one; an open end says nothing."""
+    one, two = (Estimate(1.0, lo, hi, 0.9, 9, 9, "1", "m", "open") for lo, hi in (a, b))
+
+    assert _apart(one, two) is apart and _apart(one, None) is None
 
 
 def test_other_settings_are_named(fake_check: Callable[..., Outcome], tmp_path: Path) -> None:

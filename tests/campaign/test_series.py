@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kvgate.cli.main import main
+from kvgate.core.errors import StoreError
 
 
 def argv(folder: Path, *models: str) -> list[str]:
@@ -48,3 +50,24 @@ def test_a_model_given_twice_is_refused(copies: list[str], tmp_path: Path, capsy
     """The same name twice is a mistake."""
     assert main(argv(tmp_path, copies[0], copies[0])) == 2
     assert "given twice" in capsys.readouterr().err
+
+
+def test_a_model_that_breaks_off_does_not_stop_the_next(
+    copies: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its line says why, it counts as INVALID, and the other model has its verdict."""
+    from kvgate.campaign import series
+
+    honest = series.check
+
+    def breaks(spec: Any, progress: Any) -> Any:
+        if spec.model == copies[0]:
+            raise StoreError("the disk is full")
+        return honest(spec, progress)
+
+    monkeypatch.setattr(series, "check", breaks)
+    assert main(argv(tmp_path, *copies)) == 4
+    checks = json.loads(capsys.readouterr().out)["checks"]
+
+    assert checks[0]["why"] == "the disk is full" and checks[0]["exit_code"] == 4
+    assert checks[1]["model"]["name"] == "b" and checks[1]["verdicts"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from store_samples import SRC, begin, child
 
-from kvgate.core.errors import UserError
+from kvgate.core.errors import StoreError, UserError
 from kvgate.store.open import default_location, open_store
 
 
@@ -211,3 +211,19 @@ def test_first_openers_do_not_disturb_each_other(path: Path) -> None:
     assert said == [("", 0)] * 4
     with open_store(path) as s:
         assert len(s.runs()) == 4
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_was_removed_is_not_written_on(path: Path, replaced: bool) -> None:
+    """SQLite would go on in a file without a name: the next write is refused, and says what happened."""
+    with open_store(path) as store:
+        run_id = store.begin_run("key", {})
+        for part in path.parent.glob(path.name + "*"):
+            if part.is_file():
+                part.unlink()
+        if replaced:
+            with open_store(path) as other:
+                other.begin_run("other", {})
+        with pytest.raises(StoreError, match="was removed or replaced while it was in use") as e:
+            store.set_state(run_id, "finished")
+    assert "\n" not in str(e.value)

@@ -7,6 +7,7 @@ was committed also survives a power cut.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from kvgate.core.errors import StoreError
 from kvgate.store.faults import BUSY_S, faults
 
 #: Execution option of a connection whose transaction writes.
@@ -58,6 +60,7 @@ class Database:
 def sqlite_database(path: Path) -> Database:
     """A database on an SQLite file; nothing is touched before the first transaction."""
     engine = sa.create_engine(sa.URL.create("sqlite", database=str(path)), connect_args={"timeout": BUSY_S})
+    opened: list[os.stat_result] = []
 
     @sa.event.listens_for(engine, "connect")
     def _connected(connection: sqlite3.Connection, record: Any) -> None:
@@ -65,13 +68,34 @@ def sqlite_database(path: Path) -> Database:
         _use_wal(connection)
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA synchronous = FULL")
+        if not opened:
+            opened.append(path.stat())
 
     @sa.event.listens_for(engine, "begin")
     def _begun(connection: sa.Connection) -> None:
         writes = connection.get_execution_options().get(WRITES)
+        if writes:
+            _same_file(path, opened[0])
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return Database(engine, str(path))
+
+
+def _same_file(path: Path, opened: os.stat_result) -> None:
+    """SQLite writes on into a file that was removed, and all of it would be gone at the end.
+
+    Raises:
+        StoreError: the name now stands for another file, or for none.
+    """
+    try:
+        same = os.path.samestat(path.stat(), opened)
+    except FileNotFoundError:
+        same = False
+    if not same:
+        raise StoreError(
+            f"store {str(path)!r} was removed or replaced while it was in use; nothing more can be recorded in it: "
+            "put it back, or run the same command again"
+        )
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
