@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -168,11 +169,18 @@ def test_a_restarted_server_has_forgotten_the_lease(postgres: Server, postgres_u
 
 def test_the_holder_that_is_named_holds_this_database(postgres: Server, postgres_url: str) -> None:
     """The same check in another database of the server is another check, and its process is not the one to wait for."""
-    with open_store(postgres.new_database()) as other, open_store(postgres_url) as store:
+    places = [postgres.new_database() for _ in range(3)]
+    with ExitStack() as stack:
+        # The lock table has no order that is promised, so that there are processes of others on both sides.
+        others = [stack.enter_context(open_store(place)) for place in places]
+        for other in others[:2]:
+            stack.enter_context(other.lease("key"))
         holder = child(HOLDER, postgres_url, "key")
         try:
             assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-            with other.lease("key"), pytest.raises(StoreBusy, match=f"pid {holder.pid} on "), store.lease("key"):
+            stack.enter_context(others[2].lease("key"))
+            store = stack.enter_context(open_store(postgres_url))
+            with pytest.raises(StoreBusy, match=f"pid {holder.pid} on "), store.lease("key"):
                 pass
         finally:
             holder.kill()
