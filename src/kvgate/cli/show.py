@@ -17,7 +17,7 @@ def show(
     store: Annotated[str | None, typer.Option(help="Where runs are kept.", envvar="KVGATE_STORE")] = None,
     json_out: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> int:
-    """Show the verdicts of a run again; exits with its worst verdict, as the check did, or 3 if it has none yet."""
+    """Show all verdicts of a run again, of every policy; exits with the worst of them, or 3 if there is none yet."""
     return show_run(run, store, json_out=json_out)
 
 

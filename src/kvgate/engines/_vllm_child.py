@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import signal
 import subprocess
 import threading
 from collections import deque
@@ -18,8 +17,9 @@ from typing import IO, Final
 from kvgate.core.errors import UserError
 from kvgate.core.text import one_line
 from kvgate.engines._llama_child import HEAD_LINES, TAIL_LINES
+from kvgate.engines.workers.vllm_server import kill_group
 
-#: The keeper gives vLLM 3 s to free its shared memory before it kills.
+#: The keeper gives vLLM 2.5 s to end, and a second more to free its shared memory.
 GRACE_S: Final = 4.0
 #: The line that echoes the configuration has 3,400 bytes, and model paths stand in it twice.
 MAX_LINE_BYTES: Final = 16_384
@@ -121,8 +121,7 @@ class Keeper:
 
     def _kill_group(self) -> None:
         if self.group is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.group, signal.SIGKILL)
+            kill_group(self.group)
             self.group = None
 
 
