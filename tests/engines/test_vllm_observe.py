@@ -188,3 +188,9 @@ def test_labels_of_the_cache_gauge() -> None:
 def test_the_last_words_say_why(lines: list[str], says: str) -> None:
     """The first cause, not the errors that only repeat that something failed below."""
     assert last_words(lines) == says
+
+
+def test_a_killed_engine_has_no_last_words() -> None:
+    """Where it was killed, only an error that it had said before counts, not whatever stands last."""
+    assert last_words(["INFO:     Application startup complete."], errors_only=True) == ""
+    assert last_words(["ValueError: x", "INFO: y"], errors_only=True) == "ValueError: x"

@@ -100,8 +100,10 @@ class Keeper:
             return None
         self.log.finish()
         number = -status if status < 0 else status - 128
-        how = f"killed by signal {number}" if status < 0 or 0 < number < 65 else f"exit status {status}"
-        why = one_line(last_words(self.log.lines()), 300)
+        killed = status < 0 or 0 < number < 65
+        how = f"killed by signal {number}" if killed else f"exit status {status}"
+        # Who is killed has no last words; what stands last in the log was said of something else.
+        why = one_line(last_words(self.log.lines(), errors_only=killed), 300)
         return f"{how}: {why}" if why else how
 
     def stop(self) -> None:
@@ -134,8 +136,8 @@ def child_env(extra: Mapping[str, str]) -> dict[str, str]:
     return kept | dict(extra)
 
 
-def last_words(lines: Iterable[str]) -> str:
-    """The line that best says why vLLM ended: the first error that is not a mere echo of another."""
+def last_words(lines: Iterable[str], *, errors_only: bool = False) -> str:
+    """The line that best says why vLLM ended: the first error that is not a mere echo of another, else the last line."""
     found: list[str] = []
     last = ""
     for line in lines:
@@ -146,4 +148,4 @@ def last_words(lines: Iterable[str]) -> str:
     told = [e for e in found if not any(echo in e for echo in _ECHOES)]
     # pydantic says first that there is an error, and a line later which.
     said = [e for e in told if "validation error" not in e]
-    return next(iter((*said, *told, *found)), last)
+    return next(iter((*said, *told, *found)), "" if errors_only else last)
