@@ -213,7 +213,7 @@ def test_a_killed_engine_is_dead_and_leaves_nothing(python: Path, folder: Path, 
         await session.generate(Generate(prompt="a", max_tokens=2))
         os.kill(pid if who == "server" else parent_of(pid), signal.SIGKILL)
         assert await asyncio.to_thread(gone, pid, 5.0)
-        with pytest.raises(EngineDied, match="killed by signal 9$"):
+        with pytest.raises(EngineDied, match=r"killed by signal 9$"):
             await session.generate(Generate(prompt="a", max_tokens=2))
         return pid
 

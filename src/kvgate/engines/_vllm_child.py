@@ -137,7 +137,7 @@ def child_env(extra: Mapping[str, str]) -> dict[str, str]:
 
 
 def last_words(lines: Iterable[str], *, errors_only: bool = False) -> str:
-    """The line that best says why vLLM ended: the first error that is not a mere echo of another, else the last line."""
+    """Why vLLM ended: the first error that is not a mere echo of another, else the last line."""
     found: list[str] = []
     last = ""
     for line in lines:
