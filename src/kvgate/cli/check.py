@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 def check(
     models: Annotated[
         list[str],
-        typer.Argument(metavar="MODEL", help="GGUF file, catalogue name such as smollm2, or a server's URL."),
+        typer.Argument(metavar="MODEL", help="GGUF file, catalogue name, server's URL, or (vllm) Hugging Face folder."),
     ],
     kv: Annotated[list[str] | None, typer.Option("--kv", help="Candidate recipe, e.g. q8_0 or k=q8_0,v=q4_0.")] = None,
     policy: Annotated[str, typer.Option(help="smoke, default, strict, or a policy file (TOML).")] = "default",
@@ -36,6 +36,10 @@ def check(
     engine_python: Annotated[Path | None, typer.Option(help="Interpreter that owns the engine's package.")] = None,
     engine_env: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE for every engine child (repeatable); recorded.")
+    ] = None,
+    engine_arg: Annotated[
+        list[str] | None,
+        typer.Option("--engine-arg", help="Word for the engine's command line, --name=value (repeatable); vllm only."),
     ] = None,
     arm: Annotated[
         list[str] | None,
@@ -85,6 +89,7 @@ def check(
         store=store,
         out=out,
         fresh=fresh,
+        engine_arguments=tuple(engine_arg or ()),
         arms=tuple(arm or ()),
         against=against,
         log=log,
