@@ -64,6 +64,8 @@ def test_calibrating_engines_calibrate_then_keep_layers() -> None:
     """vLLM: scales of 1 -> calibrated -> sensitive layers native -> native; nothing is proposed that it cannot do."""
     assert "calibrate" in judge(failed("fp8_e4m3@unit", "vllm"), SMOKE).next.action
     assert "calibrate" in judge(failed("fp8_e4m3", "vllm"), SMOKE).next.action
+    proposed = judge(failed("fp8_e4m3", "vllm"), SMOKE).next.action.rpartition(" ")[2]
+    assert str(parse(proposed)) == "fp8_e4m3@checkpoint", "what is proposed can be typed"
     assert "sensitive" in judge(failed("fp8_e4m3@calibrated#0123abcd", "vllm"), SMOKE).next.action
     assert judge(failed("fp8_e4m3@calibrated#0123abcd/keep=L0-1", "vllm"), SMOKE).next.recipe == "native"
     larger = judge(failed("nvfp4@calibrated#0123abcd/keep=L0-1", "vllm"), SMOKE).next

@@ -194,7 +194,7 @@ def _climb(evidence: CandidateEvidence, policy: Policy) -> NextStep:
         return _try(evidence, policy, up, "the engine rotates K and V before it quantizes them; leave that on")
     if engine.calibration and {k.origin, v.origin} <= {None, "unit"}:
         return NextStep(
-            f"calibrate K and V scales on your own text, then check {k.codec}@calibrated",
+            f"calibrate K and V scales on your own text into the checkpoint, then check {k.codec}@checkpoint",
             "scales of 1 waste the range or clip; measured ones are the cheapest repair",
         )
     if engine.skip_layers and not recipe.keep:
