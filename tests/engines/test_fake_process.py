@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kvgate.core.engine import Generate, Lane, Missing
+from kvgate.core.engine import Available, Generate, Lane
 from kvgate.core.errors import EngineDied, UserError
 from kvgate.core.registry import get
 from kvgate.engines._fake_child import FakeChild
@@ -150,11 +150,11 @@ def test_unknown_and_refused_codecs_are_user_errors(recipe: str) -> None:
 
 
 def test_it_is_registered() -> None:
-    """`fake` is an engine like the others; its serving side offers no panel, its driver does."""
+    """`fake` is an engine like the others, and says that its driver has a panel."""
 
     async def lanes() -> object:
         async with DRIVER.open(DRIVER.resolve(fake_request())) as session:
             return (await session.lanes())[Lane.PANEL]
 
     assert get("engine", "fake") is DRIVER
-    assert isinstance(asyncio.run(lanes()), Missing)
+    assert isinstance(asyncio.run(lanes()), Available)
