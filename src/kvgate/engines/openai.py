@@ -76,6 +76,7 @@ class OpenAISession:
         self._spelling = spelling
         self._log = log
         self._native: bool | None = None
+        self._lanes: Mapping[Lane, Available | Missing] | None = None
         self._continuous_usage = True
 
     def __repr__(self) -> str:
@@ -158,7 +159,12 @@ class OpenAISession:
         return self._model
 
     async def lanes(self) -> Mapping[Lane, Available | Missing]:
-        """Each lane asked with one tiny request. An engine that dies or hangs meanwhile raises."""
+        """Each lane asked with one tiny request, once a session. An engine that dies or hangs meanwhile raises."""
+        if self._lanes is None:
+            self._lanes = await self._probe_lanes()
+        return self._lanes
+
+    async def _probe_lanes(self) -> Mapping[Lane, Available | Missing]:
         hello = [{"role": "user", "content": "Say hi."}]
         found: dict[Lane, Available | Missing] = {
             Lane.CHAT: await self._probe(lambda: self.generate(Generate(messages=hello, max_tokens=2))),
