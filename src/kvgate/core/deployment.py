@@ -66,10 +66,19 @@ class Subject(_Frozen):
 
 
 class Loud(_Frozen):
-    """What may change with the recipe, but must be said when it does."""
+    """What may change with the recipe, but must be said when it does.
+
+    Attributes:
+        backend, kernel: the engine's own words, e.g. "FLASH_ATTN", "3".
+        query_dtype: in which the attention multiplies Q; probability_dtype: P after the softmax (codec ids).
+        accumulation: "two-level", "single" or the engine's own word. None is unknown: most logs do not tell.
+    """
 
     backend: str | None = None
     kernel: str | None = None
+    query_dtype: str | None = None
+    probability_dtype: str | None = None
+    accumulation: str | None = None
 
 
 class CachePart(_Frozen):
@@ -86,6 +95,20 @@ class CachePart(_Frozen):
     v_rotation: int | None = None
 
 
+class ScaleSeen(_Frozen):
+    """Scales of K or of V as the engine holds them.
+
+    Attributes:
+        origin: "unit", "checkpoint", "dynamic" or "calibrated", as in a recipe; None where the engine does not say.
+        layers: how many layers were looked at; lowest, highest: over those layers. None is unknown.
+    """
+
+    origin: str | None = None
+    layers: int | None = None
+    lowest: float | None = None
+    highest: float | None = None
+
+
 class Consequence(_Frozen):
     """What follows from the recipe. Rotations are sizes of the Hadamard matrix; 0 is none."""
 
@@ -97,6 +120,8 @@ class Consequence(_Frozen):
     cells: int | None = None
     layers: int | None = None
     parts: tuple[CachePart, ...] = ()
+    k_scale: ScaleSeen | None = None
+    v_scale: ScaleSeen | None = None
 
 
 class Note(_Frozen):
