@@ -17,9 +17,11 @@ check: $(VENV)/.dev
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
+# Two workers for what computes; then, alone, what starts real engines or kills processes: those need the cores and the clock.
 test: $(VENV)/.dev
 	@scripts/need-packages.sh
-	$(PY) -m pytest -m "not kill_long and not vllm"
+	$(PY) -m pytest -m "not (engine or kill or kill_long or vllm)" -n 2 --dist loadfile
+	$(PY) -m pytest -m "(engine or kill) and not (kill_long or vllm)"
 
 test-kill: $(VENV)/.dev
 	$(PY) -m pytest -m "kill or kill_long" -v
