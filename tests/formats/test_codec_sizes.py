@@ -127,7 +127,8 @@ def test_spellings_mean_layouts(engine, text, name):
         ("lab", "q8_1", "q8_1.*operand of dot products"),
         ("llama_cpp", "fp8", "llama_cpp does not store a KV cache in 'fp8'; allowed: .*q8_0"),
         ("vllm", "q8_0", "vllm does not store.*allowed: .*fp8_e4m3"),
-        ("llama_cpp", "q8", "'q8'.*q8_0"),
+        ("llama_cpp", "q8", "'q8'.*q8_0.*did you mean 'q8_0'"),
+        ("vllm", "fp8_e4m", "'fp8_e4m'.*did you mean 'fp8_e4m3'"),
         ("ollama", "q8_0", "unknown engine 'ollama'.*llama_cpp"),
     ],
 )

@@ -201,7 +201,11 @@ _ALIASES: Mapping[str, str] = {
 
 def _not_stored(engine: str, word: str, why: str) -> UserError:
     reason = f": {why}" if why else ""
-    return UserError(f"{engine} does not store a KV cache in {word!r}{reason}", allowed=storable_codecs(engine))
+    allowed = storable_codecs(engine)
+    # A known codec is no slip of the fingers: only a word that nobody knows has a nearest one.
+    near = [] if why or word in registry.discover("codec") else get_close_matches(str(word).lower(), allowed, n=1)
+    fix = f"did you mean {near[0]!r}?" if near else ""
+    return UserError(f"{engine} does not store a KV cache in {word!r}{reason}", allowed=allowed, fix=fix)
 
 
 def _fitting(refused: CodecSpec, dim: int) -> tuple[str, ...]:
