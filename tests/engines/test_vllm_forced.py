@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from kvgate.core.errors import BadAnswer
-from kvgate.engines import _vllm_forced
+from kvgate.engines import _vllm_forced, _vllm_layers
+from kvgate.engines._vllm_child import MAX_LINE_BYTES
 from kvgate.engines._vllm_forced import forced_body, forced_rows
+from kvgate.engines._vllm_layers import layers_of
 
 WORKERS = Path(_vllm_forced.__file__).parent / "workers"
 IDS = (10, 11, 12, 13, 14)
@@ -67,25 +69,89 @@ def test_anything_else_is_no_answer(reply: Any, says: str) -> None:
         forced_rows(reply, IDS, 3)
 
 
-def test_the_worker_leaves_one_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inside vLLM: at each step all but the named token are ruled out; requests without names are left alone."""
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The worker's module, with a base class in vLLM's place."""
+
+    class Base:
+        def __init__(self, config: object, device: object, pinned: bool) -> None:
+            pass
+
     base = types.ModuleType("vllm.v1.sample.logits_processor")
-    base.AdapterLogitsProcessor = object  # type: ignore[attr-defined]
+    base.AdapterLogitsProcessor = Base  # type: ignore[attr-defined]
     for name in ("vllm", "vllm.v1", "vllm.v1.sample"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     monkeypatch.setitem(sys.modules, base.__name__, base)
     monkeypatch.syspath_prepend(str(WORKERS))
     monkeypatch.delitem(sys.modules, "vllm_forced", raising=False)
-    worker = importlib.import_module("vllm_forced")
+    yield importlib.import_module("vllm_forced")
+    monkeypatch.delitem(sys.modules, "vllm_forced")
 
-    class Row(list):
+
+def config(layers: dict[str, Any]) -> Any:
+    """A configuration of vLLM, as far as the worker looks into it."""
+    return types.SimpleNamespace(
+        compilation_config=types.SimpleNamespace(static_forward_context=layers),
+        model_config=types.SimpleNamespace(dtype="torch.bfloat16"),
+    )
+
+
+def layer(word: str = "fp8", k: float = 0.5, v: float = 0.25, heads: int = 1, **more: Any) -> Any:
+    """An attention layer of vLLM, likewise."""
+    fields = {
+        "kv_cache_dtype": word,
+        "kv_cache": types.SimpleNamespace(dtype="torch.float8_e4m3fn"),
+        "attn_backend": types.SimpleNamespace(get_name=lambda: "CPU_ATTN"),
+        "_k_scale": types.SimpleNamespace(numel=lambda: heads),
+        "_k_scale_float": k,
+        "_v_scale_float": v,
+        "_q_scale_float": 1.0,
+        "query_quant": None,
+    }
+    return types.SimpleNamespace(**fields | more)
+
+
+def test_the_worker_leaves_one_token(worker: Any) -> None:
+    """Inside vLLM: at each step all but the named token are ruled out; requests without names are left alone."""
+
+    class Row(list[float]):
         def fill_(self, value: float) -> None:
             self[:] = [value] * len(self)
 
-    made = worker.ForcedTokens().new_req_logits_processor(types.SimpleNamespace(extra_args={worker.KEY: [2, 0]}))
+    tokens = worker.ForcedTokens(None, None, False)
+    made = tokens.new_req_logits_processor(types.SimpleNamespace(extra_args={worker.KEY: [2, 0]}))
 
     assert worker.KEY == _vllm_forced.KEY
     assert [made(said, Row([1.0, 2.0, 3.0])).index(0.0) for said in ([], [2])] == [2, 0]
     assert made([2, 0], Row([1.0, 2.0, 3.0])) == [1.0, 2.0, 3.0]
-    assert worker.ForcedTokens().new_req_logits_processor(types.SimpleNamespace(extra_args=None)) is None
-    monkeypatch.delitem(sys.modules, "vllm_forced")
+    assert tokens.new_req_logits_processor(types.SimpleNamespace(extra_args=None)) is None
+
+
+def test_the_worker_tells_what_its_layers_hold(worker: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    """Once, at the first request: a row a layer in lines that our reader takes; other things in there are left out."""
+    layers = {f"model.layers.{n}.self_attn.attn": layer(k=0.02 + n) for n in range(40)}
+    layers["model.layers.40.self_attn.attn"] = layer("auto", k=float("nan"), heads=3, query_quant=object())
+    layers["model.layers.41.mamba"] = types.SimpleNamespace(kv_cache=[])
+    layers["model.norm"] = layer()
+    tokens = worker.ForcedTokens(config(layers), None, False)
+
+    for _ in range(2):
+        tokens.new_req_logits_processor(types.SimpleNamespace(extra_args=None))
+
+    lines = capfd.readouterr().err.splitlines()
+    found = layers_of(lines)
+    assert len(lines) == 2
+    assert worker.LAYERS == _vllm_layers.LAYERS
+    assert max(map(len, lines)) < MAX_LINE_BYTES
+    assert [x.layer for x in found] == [*range(41)]
+    assert (found[3].k_scale, found[3].v_scale, found[3].query_dtype) == (3.02, 0.25, "bfloat16")
+    assert (found[40].word, found[40].heads, found[40].query_dtype) == ("auto", 3, "float8_e4m3fn")
+    assert found[40].k_scale != found[40].k_scale
+
+
+def test_layers_of_another_make_are_not_told(worker: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    """Where the inside is not as in the version that was read, nothing is written and requests go on."""
+    tokens = worker.ForcedTokens(types.SimpleNamespace(), None, False)
+
+    assert tokens.new_req_logits_processor(types.SimpleNamespace(extra_args=None)) is None
+    assert capfd.readouterr().err == ""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_kit import files, geometry, launch, make_environment
+from vllm_kit import files, geometry, launch, make_environment, scaled_checkpoint, scales
 
 from kvgate.core.engine import Launch, Request, Settings
 from kvgate.core.errors import UserError
@@ -74,6 +74,7 @@ def test_native_is_the_compute_type(cpu: Path, tmp_path: Path, native: str, word
 def test_a_scheme_does_not_reach_the_baseline(cpu: Path, tmp_path: Path) -> None:
     """A checkpoint that `auto` starts in FP8 gets its compute type by name, and FP8 with its own scales."""
     shape = geometry(kv_scheme="fp8_e4m3")
+    scaled_checkpoint(tmp_path, scales())
 
     base, candidate = (launch(cpu, tmp_path, r, shape=shape) for r in ("native", "fp8_e4m3"))
 
@@ -135,6 +136,7 @@ def test_kept_layers_are_left_out(gpu: Path, tmp_path: Path, recipe: str, skip: 
         ("fp8_e4m3/residual=128", {}, "cannot do residual="),
         ("fp8_e4m3/sink=4", {}, "cannot do sink="),
         ("fp8_e4m3@checkpoint", {}, "has no KV scheme, so that vLLM scales by 1.0; write fp8_e4m3@unit"),
+        ("fp8_e5m2", {"kv_scheme": "fp8_e4m3"}, "does not start a checkpoint with KV scales in fp8_e5m2"),
         ("fp8_e4m3@unit", {"kv_scheme": "fp8_e4m3"}, "brings KV scales; vLLM loads them".replace(";", ", and")),
         ("fp8_e4m3@dynamic", {}, "--calculate-kv-scales is gone"),
         ("fp8_e4m3@calibrated#9f2c1a07", {}, "not from a file of ours"),
@@ -149,6 +151,8 @@ def test_what_vllm_cannot_do_is_refused(
     cpu: Path, tmp_path: Path, recipe: str, shape: dict[str, Any], says: str
 ) -> None:
     """One line that names the part and what is there instead; nothing is started."""
+    scaled_checkpoint(tmp_path, scales())
+
     with pytest.raises(UserError) as e:
         launch(cpu, tmp_path, recipe, shape=geometry(**shape))
 

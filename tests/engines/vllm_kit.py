@@ -8,6 +8,9 @@ import venv
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from safetensors.numpy import save_file
+
 from kvgate.core.engine import Launch, Request, Settings
 from kvgate.core.geometry import LayerGeometry, ModelFiles, ModelGeometry
 from kvgate.core.recipe import parse
@@ -49,6 +52,22 @@ def geometry(*, kv_scheme: str = "", native: str = "bf16", window: bool = False)
 def files(folder: Path, shape: ModelGeometry | None = None) -> ModelFiles:
     """A model that is only numbers, in a folder that exists."""
     return ModelFiles("tiny", folder, shape or geometry(), "d" * 64, "t" * 64, None, "BF16", 1000)
+
+
+def scaled_checkpoint(folder: Path, tensors: dict[str, Any], *, strategy: str = "tensor") -> None:
+    """Safetensors and configuration of a compressed-tensors checkpoint with these tensors, in a folder."""
+    save_file({name: np.asarray(value, np.float32) for name, value in tensors.items()}, folder / "model.safetensors")
+    scheme = {"num_bits": 8, "type": "float", "strategy": strategy, "dynamic": False, "symmetric": True}
+    config = {"quantization_config": {"quant_method": "compressed-tensors", "kv_cache_scheme": scheme}}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def scales(name: str = "model.layers.{n}.self_attn.{s}_scale", *, layers: int = 30, **changed: Any) -> dict[str, Any]:
+    """A scale of K and one of V a layer, all different; `changed` by side and layer, "k3", None leaves it out."""
+    made = {
+        (s, n): changed.get(f"{s}{n}", [(0.02 if s == "k" else 0.01) + n / 1000]) for n in range(layers) for s in "kv"
+    }
+    return {name.format(n=n, s=s): value for (s, n), value in made.items() if value is not None}
 
 
 def launch(

@@ -1,4 +1,4 @@
-"""What one vLLM server did, from its load log and its metrics, and how it stands against what was expected."""
+"""What one vLLM server did, from its log, its metrics and its layers, and how it stands against what was expected."""
 
 from __future__ import annotations
 
@@ -17,13 +17,23 @@ from kvgate.core.deployment import (
     Identity,
     Loud,
     Note,
+    ScaleSeen,
     Subject,
 )
 from kvgate.core.engine import Launch
 from kvgate.core.errors import UserError
+from kvgate.core.recipe import parse
 from kvgate.core.units import MIB_BYTES
 from kvgate.enginefacts.log_patterns import load
 from kvgate.engines._attached import hold_against
+from kvgate.engines._vllm_layers import (
+    LayerSeen,
+    codec_of,
+    layers_of,
+    scaled,
+    scales_seen,
+    shared_word,
+)
 from kvgate.engines._vllm_recipe import ENGINE
 from kvgate.plan.log_values import StartLog
 from kvgate.plan.logs import read_log
@@ -31,6 +41,12 @@ from kvgate.plan.logs import read_log
 ATTACHED: Final = "attached"
 #: The gauge whose labels are the engine's own cache configuration.
 GAUGE: Final = "vllm:cache_config_info"
+#: In the line that echoes the configuration: VllmConfig.__str__; older releases have the second spelling.
+_CHUNKED: Final = re.compile(r"\b(?:enable_chunked_prefill|chunked_prefill_enabled)=(True|False)")
+_SPECULATION: Final = re.compile(r"\bspeculative_config=(None|.{1,160}?)(?:, tokenizer=|$)")
+_ECHO: Final = "LLM engine (v"
+#: Begins the evidence that the scales in force are not those of the recipe.
+_WRONG: Final = "scales of "
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 #: Labels that say what the cache is.
 _TOLD: Final = (
@@ -71,21 +87,22 @@ def deployment_of(launch: Launch, lines: Sequence[str], seen: Seen) -> Deploymen
         log: StartLog | None = read_log("\n".join(lines))
     except UserError:
         log = None
+    layers = layers_of(lines)
     return Deployment(
-        identity=_identity(launch, log, seen),
+        identity=_identity(launch, log, lines, seen),
         subject=Subject(
             spelling=launch.request.spelling or str(launch.request.recipe),
             requested=str(launch.request.recipe),
             effective=str(launch.effective),
         ),
-        loud=_loud(launch, log),
-        consequence=_consequence(launch, log, seen),
+        loud=_loud(launch, log, layers),
+        consequence=_consequence(launch, log, layers, seen),
         note=seen.note,
-        evidence=_evidence(launch, log, seen),
+        evidence=_evidence(launch, log, layers, seen),
     )
 
 
-def _identity(launch: Launch, log: StartLog | None, seen: Seen) -> Identity:
+def _identity(launch: Launch, log: StartLog | None, lines: Sequence[str], seen: Seen) -> Identity:
     model, settings = launch.request.model, launch.request.settings
     compute = None if log is None else log.word("model_dtype")
     return Identity(
@@ -107,8 +124,8 @@ def _identity(launch: Launch, log: StartLog | None, seen: Seen) -> Identity:
         threads=settings.threads,
         checkpoints=0,
         prefix_cache=_prefix_cache(log, seen),
-        chunked_prefill=True,
-        speculation="none",
+        chunked_prefill={"True": True, "False": False}.get(_echoed(lines, _CHUNKED)),
+        speculation={"None": "none", "": None}.get(spoken := _echoed(lines, _SPECULATION), spoken),
         sampling="as each request says",
         flash_attention="by the backend",
         env=dict(settings.env),
@@ -125,18 +142,68 @@ def _prefix_cache(log: StartLog | None, seen: Seen) -> bool | None:
     return {"True": True, "False": False}.get(word or "")
 
 
-def _loud(launch: Launch, log: StartLog | None) -> Loud:
+def _echoed(lines: Sequence[str], what: re.Pattern[str]) -> str:
+    """What the line that echoes the configuration says; empty where it is not there or does not say."""
+    echo = next((line for line in lines if _ECHO in line), "")
+    found = what.search(echo)
+    return found[1] if found else ""
+
+
+def _loud(launch: Launch, log: StartLog | None, layers: Sequence[LayerSeen]) -> Loud:
     if log is None:
         return Loud()
     backend, kernel = log.word("backend"), log.word("kernel")
+    if layers:
+        # Layers may have one each: those that are kept native read another type.
+        backend = ", ".join(dict.fromkeys(x.backend for x in layers if x.backend)) or backend
     latent = any(layer.is_latent for layer in launch.request.model.geometry.layers)
     if backend is None and _device(log) == "cpu" and not latent:
         # Plain attention has one backend there, and no line names it: platforms/cpu.py get_attn_backend_cls.
         backend = "CPU_ATTN"
-    return Loud(backend=backend, kernel=f"FlashAttention {kernel}" if kernel else None)
+    return Loud(
+        backend=backend,
+        kernel=f"FlashAttention {kernel}" if kernel else None,
+        query_dtype=_query_dtype(log, layers),
+    )
 
 
-def _consequence(launch: Launch, log: StartLog | None, seen: Seen) -> Consequence:
+def _query_dtype(log: StartLog, layers: Sequence[LayerSeen]) -> str | None:
+    """What the kernel multiplies with: from the layers, else from FlashInfer's own line; None where neither tells.
+
+    The type of the probabilities and how products are added up stand in no line and no layer: they stay unknown.
+    """
+    if layers:
+        word = shared_word(x.query_dtype for x in scaled(layers) or layers)
+        return None if word is None else codec_of(word) or word
+    words = [log.word(f"query_dtype_{phase}") for phase in ("prefill", "decode")]
+    known = [codec_of(w.removeprefix("torch.")) or w for w in words if w]
+    if len(known) < 2:
+        return None
+    return known[0] if known[0] == known[1] else f"{known[0]} in prefill, {known[1]} in decode"
+
+
+def _scales(launch: Launch, log: StartLog | None, layers: Sequence[LayerSeen]) -> tuple[ScaleSeen | None, ...]:
+    """Scales of K and of V. Without a look inside, what is certain: a warning, or a checkpoint without a scheme."""
+    if layers:
+        return tuple(scales_seen(layers, side, _wanted(launch, side))[0] for side in ("k", "v"))
+    origin = launch.effective.k.origin if launch.effective.k is not None else None
+    if origin is None or log is None:
+        return None, None
+    said = {f.value for f in log.every("scales")}
+    # A scale that was dropped leaves the placeholder, which is 1.0.
+    known = origin == "unit" or said & {"unit", "not-loaded"}
+    one = ScaleSeen(origin="unit") if known else ScaleSeen()
+    return one, one
+
+
+def _wanted(launch: Launch, side: str) -> dict[int, float]:
+    """The checkpoint's scales by layer, where the recipe is to use them."""
+    origin = launch.effective.k.origin if launch.effective.k is not None else None
+    found = launch.engine_options.get("scales", {}) if origin == "checkpoint" else {}
+    return {int(n): float(x) for n, x in found.get(side, ())}
+
+
+def _consequence(launch: Launch, log: StartLog | None, layers: Sequence[LayerSeen], seen: Seen) -> Consequence:
     if log is None:
         return Consequence()
     stored = log.stored
@@ -146,6 +213,10 @@ def _consequence(launch: Launch, log: StartLog | None, seen: Seen) -> Consequenc
     if own is not None and k is not None and own != k:
         # Log and metrics of one server disagree: nobody knows.
         k = v = None
+    if k is not None and (inside := {codec_of(x.word) for x in layers} - {None}) and inside != {k}:
+        # Layers that are kept native say `auto`, which names no codec.
+        k = v = None
+    k_scale, v_scale = _scales(launch, log, layers)
     tokens, kv_bytes = log.tokens, log.kv_bytes
     parts = _parts(launch.expected, tokens, k, v, len(launch.request.model.geometry.layers))
     return Consequence(
@@ -155,6 +226,8 @@ def _consequence(launch: Launch, log: StartLog | None, seen: Seen) -> Consequenc
         cells=tokens,
         layers=len(launch.request.model.geometry.layers),
         parts=parts,
+        k_scale=k_scale,
+        v_scale=v_scale,
     )
 
 
@@ -177,7 +250,7 @@ def _parts(expected: Expected, tokens: int | None, k: str | None, v: str | None,
     )
 
 
-def _evidence(launch: Launch, log: StartLog | None, seen: Seen) -> tuple[str, ...]:
+def _evidence(launch: Launch, log: StartLog | None, layers: Sequence[LayerSeen], seen: Seen) -> tuple[str, ...]:
     said = [f"package {seen.package} {seen.version}"] if seen.version else []
     if log is not None:
         facts = [f for name in _EVIDENCE for f in log.every(name)]
@@ -186,12 +259,31 @@ def _evidence(launch: Launch, log: StartLog | None, seen: Seen) -> tuple[str, ..
     if seen.labels:
         told = ", ".join(f'{name}="{seen.labels[name]}"' for name in _TOLD if name in seen.labels)
         said.append(f"/metrics {GAUGE}: {told}")
+    return (*said, *_of_scales(launch, layers), *_of_layers(layers))
+
+
+def _of_scales(launch: Launch, layers: Sequence[LayerSeen]) -> list[str]:
+    """Where the scales come from, and what of them is not as it should be."""
     origin = launch.effective.k.origin if launch.effective.k is not None else None
+    wrong = [scales_seen(layers, side, _wanted(launch, side))[1] for side in ("k", "v")]
+    if any(wrong):
+        return [w for w in wrong if w]
+    seen = ", as every layer says" if scaled(layers) else "; the layers were not seen"
     if origin == "unit":
-        said.append("scales: 1.0, since the checkpoint has no KV scheme")
-    elif origin == "checkpoint":
-        said.append("scales: the checkpoint's own, by its KV scheme")
-    return tuple(said)
+        return [f"scales: 1.0{seen}" if layers else "scales: 1.0, since the checkpoint has no KV scheme"]
+    return [f"scales: the checkpoint's own{seen}"] if origin == "checkpoint" else []
+
+
+def _of_layers(layers: Sequence[LayerSeen]) -> list[str]:
+    """One line for each kind of layer: its word, its type in memory, its backend, how many."""
+    kinds: dict[tuple[str, str, str | None], int] = {}
+    for x in layers:
+        kind = (x.word, x.cache_dtype, x.backend)
+        kinds[kind] = kinds.get(kind, 0) + 1
+    return [
+        f"inside: {n} layers, kv_cache_dtype {word}, held as {held}, backend {backend}"
+        for (word, held, backend), n in kinds.items()
+    ]
 
 
 def engaged(expected: Expected, observed: Deployment) -> Engaged:
@@ -213,10 +305,12 @@ def engaged(expected: Expected, observed: Deployment) -> Engaged:
             lines,
         )
     if seen.k_codec is None or seen.v_codec is None:
-        return _no("the load log names no KV cache type, or its metrics name another", lines)
+        return _no("the load log names no KV cache type, or its metrics or layers name another", lines)
     for what, want, got in (("K type", expected.k_codec, seen.k_codec), ("V type", expected.v_codec, seen.v_codec)):
         if want != got:
             return _no(f"{what}: asked for {want}, the log says {got}", lines)
+    if wrong := _scales_wrong(observed):
+        return _no(wrong, lines)
     planned = expected.parts_mib[0][1] if expected.parts_mib else None
     if planned is not None and seen.cells != planned:
         got_tokens = "no tokens" if seen.cells is None else f"{seen.cells:,} tokens"
@@ -229,6 +323,19 @@ def engaged(expected: Expected, observed: Deployment) -> Engaged:
     return Engaged(
         Engagement.CONFIRMED, f"the log says {seen.k_codec} and {planned:,} tokens, as planned to the token", lines
     )
+
+
+def _scales_wrong(observed: Deployment) -> str:
+    """Why the scales in force are not those of the recipe; empty where they are, or where nobody could look."""
+    recipe = parse(observed.subject.effective)
+    wanted = recipe.k.origin if recipe.k is not None else None
+    for side in ("k", "v"):
+        seen: ScaleSeen | None = getattr(observed.consequence, f"{side}_scale")
+        if wanted is None or seen is None or seen.origin == wanted or (seen.layers is None and seen.origin is None):
+            continue
+        told = next((line for line in observed.evidence if line.startswith(_WRONG)), "")
+        return told or f"scales of {side.upper()}: the recipe says @{wanted}, the engine holds {seen.origin}"
+    return ""
 
 
 def _no(reason: str, lines: Sequence[str]) -> Engaged:

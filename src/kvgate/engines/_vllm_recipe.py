@@ -10,13 +10,14 @@ v1/attention/backends/cpu_attn.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from kvgate.core.errors import UserError
 from kvgate.core.geometry import LayerGeometry, ModelGeometry
 from kvgate.core.recipe import Recipe, Side
+from kvgate.engines._vllm_scales import CheckpointScales
 from kvgate.formats.spec import by_spelling, codec, storable_codecs
 from kvgate.plan.keep import kept
 from kvgate.plan.price import PER_TOKEN_HEAD, native_codec
@@ -34,6 +35,8 @@ METHODS: Final = (
 ON_CPU: Final = ("fp8_e4m3", "fp8_e5m2")
 _WORDS: Final[Mapping[str, str]] = {"bf16": "bfloat16", "f16": "float16"}
 _SCALED: Final = ("fp8_e4m3", "fp8_e5m2", "nvfp4", "nvfp4_4over6")
+#: For which the scales that a checkpoint brings are read: one number, or one a head.
+_LOADED: Final = ("fp8_e4m3",)
 #: Made at run time, for each token and head.
 _DYNAMIC: Final = ("fp8_per_token_head", "int8_per_token_head", "int4_per_token_head")
 
@@ -47,6 +50,7 @@ class Words:
         codec: canonical id of what the layers that are not kept store. native: the same of the kept ones.
         effective: the recipe as it will run, with the origin of its scales.
         priced: the recipe in words that the planner prices.
+        scales: the checkpoint's own; None where it has none or they are not for this type.
     """
 
     compute: str
@@ -56,13 +60,19 @@ class Words:
     native: str
     effective: Recipe
     priced: Recipe
+    scales: CheckpointScales | None = None
 
 
-def words_of(recipe: Recipe, given: str, geometry: ModelGeometry, *, on_cpu: bool) -> Words:
+#: Reads the checkpoint's scales, without those of the layers that are named.
+ReadScales = Callable[[Iterable[int]], CheckpointScales]
+
+
+def words_of(recipe: Recipe, given: str, geometry: ModelGeometry, *, on_cpu: bool, read: ReadScales) -> Words:
     """vLLM's words for a recipe.
 
     Args:
         given: the recipe as the person wrote it, for messages. on_cpu: the package is a CPU build.
+        read: called where the scales of a checkpoint would be in force.
 
     Raises:
         UserError: vLLM cannot do this; names the part, what is allowed and the fix.
@@ -87,7 +97,11 @@ def words_of(recipe: Recipe, given: str, geometry: ModelGeometry, *, on_cpu: boo
         return Words(_WORDS[native], _WORDS[native], (), native, native, plain, plain)
     _refuse_side(side, given)
     whole = Recipe(Side(name), Side(name), keep=recipe.keep)
-    origin = _origin(side, name, geometry, given)
+    scales = None
+    if geometry.kv_scheme and name in _LOADED:
+        scales = read(x.index for x in _left(recipe, geometry))
+        _refuse_scales(scales, given, on_cpu=on_cpu)
+    origin = _origin(side, name, geometry, scales, given)
     return Words(
         compute=_WORDS[native],
         dtype=name if name in METHODS else codec(name).spelling(ENGINE),
@@ -96,7 +110,17 @@ def words_of(recipe: Recipe, given: str, geometry: ModelGeometry, *, on_cpu: boo
         native=native,
         effective=replace(whole, k=Side(name, origin=origin), v=Side(name, origin=origin)),
         priced=whole,
+        scales=scales,
     )
+
+
+def _refuse_scales(scales: CheckpointScales, given: str, *, on_cpu: bool) -> None:
+    """v1/attention/backends/cpu_attn.py hands its kernel one float a layer, the largest of those a head."""
+    if scales.per_head and on_cpu:
+        raise UserError(
+            f"KV recipe {given!r}: this checkpoint has scales a head, and vllm on the CPU would take the largest",
+            fix="check it on a GPU, or calibrate with one scale a layer",
+        )
 
 
 def _refuse_options(recipe: Recipe, given: str) -> None:
@@ -172,9 +196,14 @@ def _refuse_side(side: Side, given: str) -> None:
             raise UserError(f"KV recipe {given!r}: vllm takes no {param!r} with {side.codec}", fix="leave it out")
 
 
-def _origin(side: Side, name: str, geometry: ModelGeometry, given: str) -> str | None:
+def _origin(side: Side, name: str, geometry: ModelGeometry, scales: CheckpointScales | None, given: str) -> str | None:
     """Where the scales in force come from; refuses an origin that vLLM would not honour."""
     asked = side.origin
+    if name == "fp8_e5m2" and geometry.kv_scheme:
+        # model_executor/layers/attention/attention.py _init_kv_cache_quant.
+        raise UserError(
+            f"KV recipe {given!r}: vllm does not start a checkpoint with KV scales in fp8_e5m2", fix="write fp8_e4m3"
+        )
     if name in _DYNAMIC:
         if asked not in (None, "dynamic"):
             raise UserError(f"KV recipe {given!r}: {name} makes its scales at run time", fix=f"write {name}")
@@ -183,9 +212,15 @@ def _origin(side: Side, name: str, geometry: ModelGeometry, given: str) -> str |
         if asked is not None:
             raise UserError(f"KV recipe {given!r}: {name} takes no scales from outside", fix=f"write {name}")
         return None
-    own = "checkpoint" if geometry.kv_scheme else "unit"
+    placeholders = scales is not None and scales.is_unit
+    own = "checkpoint" if geometry.kv_scheme and not placeholders else "unit"
     if asked in (None, own):
         return own
+    if placeholders and asked == "checkpoint":
+        raise UserError(
+            f"KV recipe {given!r}: @checkpoint: all KV scales of this checkpoint are 1.0, which nobody has measured",
+            fix=f"calibrate it, or write {name}@unit",
+        )
     why = {
         "unit": "this checkpoint brings KV scales, and vLLM loads them whether asked or not",
         "checkpoint": "this checkpoint has no KV scheme, so that vLLM scales by 1.0",
@@ -198,14 +233,20 @@ def _skip(recipe: Recipe, geometry: ModelGeometry, given: str) -> tuple[str, ...
     """Layers to leave out, as numbers; `sliding_window` where vLLM knows the word for these layers."""
     if not recipe.keep:
         return ()
-    rows = tuple(layer for layer in geometry.layers if layer.has_rows)
-    stays = kept(recipe.keep, geometry, geometry.layers)
-    left = [layer for layer in rows if stays.covers(layer)]
-    if len(left) == len(rows):
+    left = _left(recipe, geometry)
+    if len(left) == sum(layer.has_rows for layer in geometry.layers):
         raise UserError(f"KV recipe {given!r}: keep= leaves no layer to store otherwise", fix="write native")
     words = [word for word in recipe.keep if word == "sliding_window" and not any(x.is_latent for x in left)]
     numbers = sorted({x.index for x in left if not (words and _is_window(x))})
     return (*dict.fromkeys(words), *(str(n) for n in numbers))
+
+
+def _left(recipe: Recipe, geometry: ModelGeometry) -> list[LayerGeometry]:
+    """Layers that `keep=` leaves native."""
+    if not recipe.keep:
+        return []
+    stays = kept(recipe.keep, geometry, geometry.layers)
+    return [layer for layer in geometry.layers if layer.has_rows and stays.covers(layer)]
 
 
 def _is_window(layer: LayerGeometry) -> bool:

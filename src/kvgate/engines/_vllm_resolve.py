@@ -22,6 +22,7 @@ from kvgate.core.recipe import Recipe
 from kvgate.core.units import GIB_BYTES, MIB_BYTES
 from kvgate.engines._vllm_package import Package, find_package
 from kvgate.engines._vllm_recipe import ENGINE, METHODS, Words, words_of
+from kvgate.engines._vllm_scales import read_scales
 from kvgate.formats.spec import codec
 from kvgate.plan.engine_rules.vllm import ENGINE_RULE
 from kvgate.plan.parallel import split
@@ -70,7 +71,13 @@ def resolve(want: Request) -> Launch:
     _check_settings(geometry, settings)
     own = _own_arguments(settings)
     given = want.spelling or str(want.recipe)
-    words = words_of(want.recipe, given, geometry, on_cpu=package.is_cpu)
+    words = words_of(
+        want.recipe,
+        given,
+        geometry,
+        on_cpu=package.is_cpu,
+        read=lambda kept: read_scales(want.model.path, geometry, kept),
+    )
     memory = _memory_bytes(geometry, settings) if not _is_sized(own, settings.env) else None
     return Launch(
         engine=ENGINE,
@@ -82,10 +89,18 @@ def resolve(want: Request) -> Launch:
             "arguments": [*_arguments(want, words, package, memory), *own],
             "package": f"{package.name} {package.version}",
             "forced_decoding": package.is_cpu,
+            "scales": _scales(words),
         },
         expected=_expected(geometry, settings, words, package, memory, own),
         effective=words.effective,
     )
+
+
+def _scales(words: Words) -> dict[str, list[tuple[int, float]]]:
+    """The checkpoint's scales by side, which the layers must then hold; pairs of layer and scale."""
+    if words.scales is None:
+        return {}
+    return {side: sorted(getattr(words.scales, side).items()) for side in ("k", "v")}
 
 
 def _arguments(want: Request, words: Words, package: Package, memory: int | None) -> list[str]:

@@ -57,6 +57,10 @@ class VllmSession(OpenAISession):
         """The whole load log, for the records."""
         return self._load_log
 
+    def read_log(self, lines: Sequence[str]) -> None:
+        """Take the log as it is after the first request, which makes the layers tell what they hold."""
+        self._load_log = tuple(lines)
+
     async def score(self, ids: Sequence[int], *, start: int, lane: Lane, k: int) -> Sequence[TopKRow]:
         """As `OpenAISession.score`; the decode lane is a text of which each token is forced."""
         if lane is not Lane.FORCED_DECODE:
@@ -144,6 +148,7 @@ async def serve(launch: Launch) -> AsyncIterator[VllmSession]:
         session = VllmSession(url, launch, lines, api_key=key, alive=keeper.ended)
         async with session:
             await session.warm_up(_WARM_UP_S)
+            session.read_log(keeper.log.lines())
             await session.observe(said.get("package"), said.get("version"), note)
             yield session
     finally:
