@@ -1,0 +1,5 @@
+"""SGLang's pages."""
+
+from kvgate.engines.pages._reader import FactsReader
+
+PAGES = FactsReader("sglang")

@@ -1,0 +1,5 @@
+"""TensorRT-LLM's pages."""
+
+from kvgate.engines.pages._reader import FactsReader
+
+PAGES = FactsReader("trtllm")

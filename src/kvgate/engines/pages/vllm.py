@@ -1,0 +1,5 @@
+"""vLLM's pages."""
+
+from kvgate.engines.pages._reader import FactsReader
+
+PAGES = FactsReader("vllm")
