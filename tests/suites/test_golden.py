@@ -23,7 +23,7 @@ from kvgate.suites._golden import summary as summary_module
 from kvgate.suites._golden.confirm import outcomes
 from kvgate.suites._golden.format import Prompt
 from kvgate.suites._golden.reader import read_prompts
-from kvgate.suites.golden import SUITE, GoldenParams, choose
+from kvgate.suites.golden import SUITE, TEMPLATE_TOKENS, GoldenParams, choose
 from kvgate.testing.suite import check_suite
 
 
@@ -105,6 +105,33 @@ def test_a_prompt_that_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match=r"golden prompt 'long-one' needs about \d+ tokens, the context has 512; raise"):
         list(SUITE.cases(context(GoldenParams(), tokens=512, golden=path)))
+
+
+def test_our_own_prompts_that_do_not_fit_are_left_out_and_named(cases: list[Case]) -> None:
+    """Nobody chose them for this context: the others are asked, and the summary says which were not and why."""
+    short = list(SUITE.cases(context(SUITE.presets()["default"], tokens=512)))
+    names = {c.cluster for c in short}
+    need = {c.cluster: c.body["tokens"] + TEMPLATE_TOKENS + c.body["max_tokens"] for c in cases}
+
+    assert names == {name for name, tokens in need.items() if tokens <= 512}
+    assert 0 < len(names) < len(cases)
+    summary = SUITE.summarise(at_desks(SUITE, short, {}, {}).pair_with("candidate"))
+    said = [line for line in summary.untested if line.startswith("golden: not run: ")]
+    assert len(said) == 1
+    assert (
+        f"{len(cases) - len(names)} prompts that need up to {max(need.values())} tokens, the context has 512: "
+        in said[0]
+    )
+    assert next(name for name in need if name not in names) in said[0]
+    assert "skipped" not in cases[0].body
+
+
+def test_a_context_that_no_prompt_fits_is_refused() -> None:
+    """With the number that the shortest would need."""
+    with pytest.raises(
+        UserError, match=r"no golden prompt fits a context of 100 tokens: the shortest needs about \d+; "
+    ):
+        list(SUITE.cases(context(SUITE.presets()["default"], tokens=100)))
 
 
 def test_the_users_file_replaces_our_prompts(tmp_path: Path) -> None:

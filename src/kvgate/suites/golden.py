@@ -82,19 +82,37 @@ class Golden:
     def cases(self, ctx: SuiteContext) -> Iterator[Case]:
         """One case a prompt, in the order of the file.
 
+        Of our own prompts, those that do not fit the context are left out, and listed in the first case's body under
+        "skipped": nobody chose them for this context. A person's own prompt that does not fit is an error.
+
         Raises:
-            UserError: a bad file, or a prompt that does not fit the context.
+            UserError: a bad file, a prompt of the person's that does not fit the context, or none of ours that does.
         """
         params: GoldenParams = ctx.params
         path = ctx.files.get("golden") or params.file
+        fitting: list[tuple[Prompt, dict[str, Any]]] = []
+        long: list[tuple[int, str]] = []
         for prompt in choose(read_prompts(path), params.prompts):
             body = _body(prompt, params, ctx)
             need = body["tokens"] + TEMPLATE_TOKENS + body["max_tokens"]
-            if need > ctx.context_tokens:
+            if need <= ctx.context_tokens:
+                fitting.append((prompt, body))
+            elif path is None:
+                long.append((need, prompt.id))
+            else:
                 raise UserError(
                     f"golden prompt {prompt.id!r} needs about {need} tokens, the context has {ctx.context_tokens}",
                     fix="raise --context, or lower its max_tokens",
                 )
+        if not fitting:
+            raise UserError(
+                f"no golden prompt fits a context of {ctx.context_tokens} tokens: the shortest needs about "
+                f"{min(long)[0]}",
+                fix="raise --context",
+            )
+        if long:
+            fitting[0][1]["skipped"] = [_too_long(long, ctx.context_tokens)]
+        for prompt, body in fitting:
             yield Case.make(self.name, cluster=prompt.id, category=prompt.category, body=body)
 
     def cost(self, cases: Sequence[Case], params: Any) -> Cost:
@@ -176,6 +194,14 @@ def choose(prompts: Sequence[Prompt], limit: int | None) -> list[Prompt]:
         turn[prompt.category] = turn.get(prompt.category, 0) + 1
         ranked.append(("critical" not in prompt.tags, "smoke" not in prompt.tags, turn[prompt.category], at))
     return [prompts[at] for at in sorted(r[-1] for r in sorted(ranked)[:limit])]
+
+
+def _too_long(long: Sequence[tuple[int, str]], context_tokens: int) -> str:
+    """'3 prompts that need up to 900 tokens, the context has 512: a, b, c'."""
+    names = [name for _, name in long]
+    shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    many = "1 prompt that needs" if len(long) == 1 else f"{len(long)} prompts that need up to"
+    return f"{many} {max(long)[0]} tokens, the context has {context_tokens}: {shown}"
 
 
 def _body(prompt: Prompt, params: GoldenParams, ctx: SuiteContext) -> dict[str, Any]:

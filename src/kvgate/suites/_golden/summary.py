@@ -199,7 +199,7 @@ def _broken_at_base(records: Records, found: Sequence[Outcome]) -> dict[str, str
 
 
 def _untested(records: Records, found: Sequence[Outcome], broken_base: Mapping[str, str]) -> list[str]:
-    said = []
+    said = [f"golden: not run: {reason}" for case in records.cases.values() for reason in case.body.get("skipped", ())]
     silent = len(records.cases) - len(found)
     if silent:
         said.append(f"golden: {silent} of {len(records.cases)} prompts have no answer on one side")
