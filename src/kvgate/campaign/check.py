@@ -25,6 +25,7 @@ from kvgate.campaign.prepare import Prepared, prepare
 from kvgate.campaign.progress import Meter, Progress
 from kvgate.campaign.serving import ArmSession, outstanding, run_arm
 from kvgate.campaign.spec import CheckSpec
+from kvgate.campaign.windows import largest_window
 from kvgate.core.engine import Available, Lane, Missing, Tokens
 from kvgate.core.errors import EngineError, EngineTimeout, KvgateError, LaneUnavailable, UserError
 from kvgate.core.observation import Case
@@ -237,6 +238,7 @@ async def _make_cases(run: RunContext, session: ArmSession) -> None:
             run.context_tokens,
             run.files,
             tokenize_document=partial(tokenize, special=True),
+            window_tokens=largest_window(run.model.geometry),
         )
         try:
             cases = await asyncio.to_thread(_all_cases, suite, ctx)

@@ -10,6 +10,7 @@ from kvgate.campaign.arms import BASE, PANEL, SERVING, Role
 from kvgate.campaign.context import RunContext
 from kvgate.campaign.measured import ArmFacts, Facts, Measured, place_of, undeclared
 from kvgate.campaign.spec import CheckSpec
+from kvgate.campaign.windows import past_window
 from kvgate.core.observation import Records, content_digest
 from kvgate.core.private import public_env, public_words
 from kvgate.core.suite import Summary
@@ -154,6 +155,7 @@ def caveats(run: Measured) -> tuple[str, ...]:
     base = next((r.deployment for (a, _), r in run.seen.items() if a == BASE and r.deployment), None)
     build = (base.identity.build or base.identity.version or "unknown build") if base else "unknown build"
     said = [f"holds for {run.facts.model.name} on {run.facts.engine} {build} only; retest after every engine upgrade"]
+    said += past_window(run)
     for arm in run.of_role(Role.FLOOR):
         if "build" in arm.perturb:
             said.append(

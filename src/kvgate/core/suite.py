@@ -24,6 +24,8 @@ class SuiteContext:
         tokenize: the model's tokenizer (blocking). tokenize_document: the same with the model's own beginning (BOS).
         context_tokens: context of one sequence in this run.
         files: the user's own inputs by name ("corpus", "golden"), if given.
+        window_tokens: largest sliding window of the model; 0 where every layer sees all. Suites go past it, if the
+            context has room: what lies outside the window takes another path through the cache.
     """
 
     params: Any
@@ -32,6 +34,7 @@ class SuiteContext:
     context_tokens: int
     files: Mapping[str, Path] = field(default_factory=dict)
     tokenize_document: Callable[[str], Tokens] | None = None
+    window_tokens: int = 0
 
     def document(self, text: str) -> Tokens:
         """Ids of a whole document."""

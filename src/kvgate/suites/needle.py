@@ -73,7 +73,10 @@ class NeedleSuite:
     Params = NeedleParams
 
     def presets(self) -> Mapping[str, BaseModel]:
-        """smoke: 4 needles at 512 tokens. default: lengths up to the context x 5 depths x 5 salts (or more)."""
+        """smoke: 4 needles at 512 tokens. default: lengths up to the context x 5 depths x 5 salts (or more).
+
+        Of a model with a sliding window that these lengths do not leave, as many more at twice the window.
+        """
         return {
             "smoke": NeedleParams(lengths=(512,), depths=(0.1, 0.4, 0.6, 0.9), salts=1),
             "default": NeedleParams(),
@@ -86,7 +89,7 @@ class NeedleSuite:
             UserError: a length beyond the context, or a context too short for any.
         """
         params: NeedleParams = ctx.params
-        lengths = _lengths(params, ctx.context_tokens)
+        lengths = _lengths(params, ctx.context_tokens, ctx.window_tokens)
         salts = params.salts or max(5, -(-MIN_HAYSTACKS // (len(lengths) * len(params.depths))))
         sentence_tokens = _SENTENCE_TOKENS
         for length in lengths:
@@ -154,7 +157,7 @@ class NeedleSuite:
 SUITE = NeedleSuite()
 
 
-def _lengths(params: NeedleParams, context_tokens: int) -> tuple[int, ...]:
+def _lengths(params: NeedleParams, context_tokens: int, window_tokens: int = 0) -> tuple[int, ...]:
     lengths = params.lengths
     if lengths is None:
         lengths = tuple(2**k for k in range(9, 31) if 2**k <= context_tokens)
@@ -167,6 +170,8 @@ def _lengths(params: NeedleParams, context_tokens: int) -> tuple[int, ...]:
             f"a needle length of {max(lengths)} tokens is beyond the context of {context_tokens}",
             fix=f"use --context {max(lengths)} or more",
         )
+    if window_tokens and max(lengths) <= window_tokens:
+        lengths += next(((n,) for n in (2 * window_tokens, window_tokens + 256) if n <= context_tokens), ())
     return tuple(sorted(set(lengths)))
 
 
