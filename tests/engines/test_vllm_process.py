@@ -118,6 +118,16 @@ def test_a_server_is_started_and_read(python: Path, folder: Path) -> None:
     assert [len(r.ids) for r in rows] == [4, 4]
 
 
+def test_an_engine_core_that_is_gone_is_a_death(python: Path, folder: Path) -> None:
+    """vLLM's server answers 500 for a moment after the process that computes has died: that is no bad answer."""
+
+    async def use(session: VllmSession) -> None:
+        with pytest.raises(EngineDied, match="engine core is gone"):
+            await session.generate(Generate(prompt=[1], seed=666))
+
+    using(use, python, folder)
+
+
 def test_a_server_that_listens_late_is_waited_for(python: Path, folder: Path) -> None:
     """The last line of a load comes before the socket listens, by more than a moment on a busy machine."""
     found = using(lambda s: s.deployment(), python, folder, env=script(late_s=1.5))

@@ -226,6 +226,9 @@ def test_the_persons_own_memory_wins(cpu: Path, tmp_path: Path) -> None:
         ("--trust-remote-code", "kvgate sets this itself"),
         ("--enable-prefix-caching", "kvgate sets this itself"),
         ("--speculative-config={}", "kvgate sets this itself"),
+        ("--speculative-config.method=ngram", "kvgate sets this itself"),
+        ("-sc={}", "kvgate sets this itself"),
+        ("--kv-cache-dt=fp8", "kvgate sets this itself"),
         ("0.9", "is not one word"),
         ("; rm -rf /", "is not one word"),
         ("", "is not one word"),
@@ -292,6 +295,15 @@ def test_the_variable_names_the_interpreter(cpu: Path, tmp_path: Path, monkeypat
     made = DRIVER.resolve(Request(files(tmp_path), parse("native"), Settings(1024), "native"))
 
     assert made.argv[0] == str(cpu)
+
+
+def test_tools_have_a_parser(cpu: Path, tmp_path: Path) -> None:
+    """Requests that offer tools are answered: by one parser unless another is named."""
+    own = launch(cpu, tmp_path, arguments=("--tool-call-parser=llama3_json", "--enable-auto-tool-choice"))
+
+    assert value(launch(cpu, tmp_path), "--tool-call-parser") == ["hermes"]
+    assert "--enable-auto-tool-choice" in words(launch(cpu, tmp_path))
+    assert "--tool-call-parser" not in words(own)
 
 
 def test_every_flag_is_one_of_vllms(cpu: Path, gpu: Path, tmp_path: Path) -> None:

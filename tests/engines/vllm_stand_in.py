@@ -20,9 +20,11 @@ from pathlib import Path
 FLAGS = (
     *("model", "served-model-name", "load-format", "dtype", "kv-cache-dtype", "max-model-len", "max-num-seqs"),
     *("max-num-batched-tokens", "max-logprobs", "generation-config", "kv-cache-memory-bytes", "attention-backend"),
-    *("host", "port", "api-key", "logits-processors"),
+    *("host", "port", "api-key", "logits-processors", "tool-call-parser"),
 )
-SWITCHES = ("no-enable-prefix-caching", "disable-uvicorn-access-log", "enforce-eager")
+SWITCHES = ("no-enable-prefix-caching", "disable-uvicorn-access-log", "enforce-eager", "enable-auto-tool-choice")
+#: A request with this seed is answered as vLLM does when its engine core is gone.
+DEAD_SEED, DEAD = 666, "EngineCore encountered an issue. See stack trace (above) for the root cause."
 BYTES = {"bfloat16": 23040, "fp8_e4m3": 11520, "fp8_e5m2": 11520}
 
 
@@ -76,8 +78,12 @@ def handler(args: argparse.Namespace) -> type[BaseHTTPRequestHandler]:
                 self._send(
                     200, f'vllm:cache_config_info{{cache_dtype="{args.kv_cache_dtype}",num_gpu_blocks="7"}} 1.0\n'
                 )
+            elif self.path == "/v1/models":
+                self._json({"data": [{"id": args.served_model_name, "owned_by": "vllm"}]})
+            elif self.path == "/health":
+                self._send(200, "")
             else:
-                self._send(200, "{}")
+                self._send(404, '{"detail": "Not Found"}')
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -86,6 +92,8 @@ def handler(args: argparse.Namespace) -> type[BaseHTTPRequestHandler]:
                 return
             if self.path == "/tokenize":
                 self._json({"tokens": list(body["prompt"].encode())})
+            elif self.path == "/v1/completions" and body.get("seed") == DEAD_SEED:
+                self._send(500, json.dumps({"error": {"message": DEAD, "code": 500}}))
             elif self.path == "/v1/completions":
                 self._json({"choices": [self._completion(body)]})
             elif self.path == "/v1/chat/completions":
@@ -97,8 +105,10 @@ def handler(args: argparse.Namespace) -> type[BaseHTTPRequestHandler]:
         def _completion(self, body: dict) -> dict:
             choice = {"index": 0, "text": "hi", "finish_reason": "length"}
             if (k := body.get("prompt_logprobs")) is not None:
-                row = {str(i): {"logprob": -float(i + 1)} for i in range(k)}
-                choice["prompt_logprobs"] = [None, *(row for _ in body["prompt"][1:])]
+                tops = [
+                    {str(i): {"logprob": -float(i + n + 1)} for i in range(k)} for n in range(len(body["prompt"]) - 1)
+                ]
+                choice["prompt_logprobs"] = [None, *tops]
             if (ids := body.get("vllm_xargs", {}).get("kvgate_forced")) is not None:
                 top = {f"token_id:{i}": -float(i + 1) for i in range(body["logprobs"])}
                 named = [f"token_id:{i}" for i in ids]

@@ -38,6 +38,9 @@ MODEL_NAME: Final = "model"
 MAX_LOGPROBS: Final = 256
 #: Makes the decode lane; only model runner V1 takes it, which is the CPU build's.
 FORCED: Final = "vllm_forced:ForcedTokens"
+#: Without a parser vLLM answers 400 to a request that offers tools. This one reads <tool_call>{...}</tool_call>, which
+#: most open models are taught; --engine-arg=--tool-call-parser=NAME is another. What it does not find stays text.
+TOOL_PARSER: Final = "hermes"
 SPACE: Final = "VLLM_CPU_KVCACHE_SPACE"
 _MEMORY: Final = ("--gpu-memory-utilization", "--kv-cache-memory-bytes", "--num-gpu-blocks-override")
 _SHAPES: Final = (
@@ -50,6 +53,7 @@ _OURS: Final = (
     *("--kv-cache-dtype", "--kv-cache-dtype-skip-layers", "--dtype", "--max-model-len", "--max-num-seqs"),
     *("--max-num-batched-tokens", "--max-logprobs", "--enable-prefix-caching", "--no-enable-prefix-caching"),
     *("--trust-remote-code", "--load-format", "--speculative-config", "--generation-config"),
+    *("-sc", "--spec-method", "--spec-model", "--spec-tokens"),
 )
 _ARGUMENT: Final = re.compile(r"--?[a-z][a-z0-9._-]*(?:=.*)?", re.DOTALL)
 _ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -114,6 +118,8 @@ def _arguments(want: Request, words: Words, package: Package, memory: int | None
     made += ["--max-num-batched-tokens", str(max(settings.ubatch_tokens, settings.slots))]
     made += ["--no-enable-prefix-caching", "--max-logprobs", str(MAX_LOGPROBS), "--generation-config", "vllm"]
     made += ["--disable-uvicorn-access-log"]
+    if not _has(settings.arguments, ("--tool-call-parser",)):
+        made += ["--enable-auto-tool-choice", "--tool-call-parser", TOOL_PARSER]
     if memory is not None:
         made += ["--kv-cache-memory-bytes", str(memory)]
     if package.is_cpu:
@@ -150,12 +156,21 @@ def _own_arguments(settings: Settings) -> tuple[str, ...]:
     for text in settings.arguments:
         if not _ARGUMENT.fullmatch(text) or "\0" in text:
             raise UserError(f"engine argument {text[:80]!r} is not one word", fix="write --name=value")
-        if text.partition("=")[0].replace("_", "-") in _OURS:
+        if _is_ours(text):
             raise UserError(
                 f"engine argument {text[:80]!r}: kvgate sets this itself, equal on all arms",
                 fix="use kvgate's own options (--kv, --context), or leave it out",
             )
     return tuple(settings.arguments)
+
+
+def _is_ours(text: str) -> bool:
+    """Whether an argument is one of ours, also by its beginning or with a part of it (`--speculative-config.model`).
+
+    vLLM's parser takes any unambiguous beginning of a flag (utils/argparse_utils.py FlexibleArgumentParser).
+    """
+    name = text.partition("=")[0].partition(".")[0].replace("_", "-")
+    return name in _OURS or (name.startswith("--") and any(ours.startswith(name) for ours in _OURS))
 
 
 def _is_sized(own: Sequence[str], env: Mapping[str, str]) -> bool:

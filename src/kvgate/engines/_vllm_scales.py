@@ -77,7 +77,9 @@ def read_scales(folder: Path, geometry: ModelGeometry, kept: Iterable[int] = ())
     for name in weights_files(folder):
         header = read_safetensors(folder / name)
         found += _of_file(header, geometry)
-        strange += [t.name for t in header.tensors if _LIKE.search(dotted := f".{t.name}") and not _LOADED.search(dotted)]
+        strange += [
+            t.name for t in header.tensors if _LIKE.search(dotted := f".{t.name}") and not _LOADED.search(dotted)
+        ]
     heads = _heads(geometry, set(kept))
     per_head = strategy_of(folder) == "attn_head"
     try:

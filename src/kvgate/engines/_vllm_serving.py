@@ -16,6 +16,7 @@ from kvgate.core.deployment import Deployment, Note
 from kvgate.core.engine import Available, Lane, Launch, Missing, TopKRow
 from kvgate.core.errors import BadAnswer, EngineDied, EngineTimeout
 from kvgate.core.text import one_line
+from kvgate.engines._http import Reply
 from kvgate.engines._vllm_child import Keeper
 from kvgate.engines._vllm_forced import forced_body, forced_rows
 from kvgate.engines._vllm_observe import Seen, cache_labels, deployment_of
@@ -34,6 +35,8 @@ _WARM_UP_S: Final = 300.0
 #: From "startup complete" to a listening socket; a busy machine has been seen to take over half a second.
 LISTEN_TIMEOUT_S: Final = 60.0
 MAX_REPLY_BYTES: Final = 65536
+#: What the server answers while it goes down after its engine core has gone: v1/engine/exceptions.py EngineDeadError.
+CORE_IS_DEAD: Final = "EngineCore encountered an issue"
 #: In the last line of a load, in all versions read.
 READY: Final = "Application startup complete"
 
@@ -73,6 +76,20 @@ class VllmSession(OpenAISession):
             raise ValueError(f"start {start} in a text of {len(ids)} tokens")
         answer = await self.post_json("/v1/completions", forced_body(MODEL_NAME, ids, start, k))
         return forced_rows(answer, ids, start)
+
+    def _expect_ok(self, reply: Reply, path: str) -> None:
+        self._refuse_dead(reply.status >= 500 and CORE_IS_DEAD.encode() in reply.body, path)
+        super()._expect_ok(reply, path)
+
+    def _refuse_error(self, value: Any, path: str) -> None:
+        error = value.get("error") if isinstance(value, Mapping) else None
+        self._refuse_dead(bool(error) and CORE_IS_DEAD in str(error), path)
+        super()._refuse_error(value, path)
+
+    def _refuse_dead(self, dead: bool, path: str) -> None:
+        """An answer of a server that cannot compute any more is the engine's death, not an answer."""
+        if dead:
+            raise EngineDied(f"{path}: vLLM's engine core is gone ({self._ended() or 'its server still answers'})")
 
     async def warm_up(self, timeout_s: float) -> None:
         """Wait until it listens, and ask for one token, so that no case pays for kernels that are made at first use."""
