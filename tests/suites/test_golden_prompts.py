@@ -122,3 +122,12 @@ def test_the_right_answer_passes_and_the_wrong_one_breaks(row: dict[str, Any], c
     assert inspect(right, expect).flags == ()
     breaks = difference(right, wrong, expect).breaks
     assert breaks[0].cls == row["class"], breaks
+
+
+def test_two_histories_are_longer_than_a_window_of_512_tokens(cases: dict[str, Case]) -> None:
+    """A table and a talk whose early lines lie outside Gemma's window when the question comes."""
+    long = {"context-hut-table", "context-latest-room"}
+    # Seen with their own tokenizers: 612 and 606 tokens of SmolLM2 and Gemma for the talk, 624 and 597 for the table.
+    said = {n: sum(len(m["content"].split()) for m in c.body["messages"]) for n, c in cases.items()}
+    assert {n for n in said if n.startswith("context-") and cases[n].body["tokens"] > 512} == long
+    assert said["context-hut-table"] > 300 and said["context-latest-room"] > 440
