@@ -11,17 +11,17 @@ import hashlib
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from kvgate.campaign.arms import BASE, SERVING, Arm, Role
-from kvgate.campaign.spec import CheckSpec
+from kvgate.campaign.spec import DEFAULT_CONTEXT_TOKENS, CheckSpec
 from kvgate.core import registry
 from kvgate.core.deployment import Expected
 from kvgate.core.engine import Attach, Launch, Request, Settings
-from kvgate.core.errors import BadAnswer, EngineError, UserError
+from kvgate.core.errors import BadAnswer, EngineBusy, EngineChanged, EngineError, UserError
 from kvgate.core.geometry import ModelFiles, ModelGeometry
 from kvgate.core.recipe import Recipe, Side, parse
 from kvgate.core.source import Source
@@ -42,11 +42,19 @@ _NO_LIST = (404, 405, 501)
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Arms over two addresses, and what the servers say their model is."""
+    """Arms over two addresses, and what the servers say their model is; `untested` is what they are too short for."""
 
     arms: tuple[Arm, ...]
     model: ModelFiles
     context_tokens: int
+    untested: Mapping[str, str] = field(default_factory=dict)
+
+
+class About(NamedTuple):
+    """What one server says of itself, or was found to hold."""
+
+    model: str
+    context_tokens: int | None
 
 
 def is_url(text: str) -> bool:
@@ -78,15 +86,17 @@ def attach(spec: CheckSpec) -> Pair:
     for stored in (recipe, base_recipe):
         for _, side in stored.sides() if stored is not None else ():
             _codec(side.codec)
-    candidate, base = _about(spec.model, spec.log, "candidate"), _about(spec.against, spec.base_log, "base")
-    if candidate["id"] != base["id"] and not spec.same_model:
+    want = spec.context_tokens or DEFAULT_CONTEXT_TOKENS
+    candidate = _about(spec.model, spec.log, "candidate", want, any_name=spec.same_model)
+    base = _about(spec.against, spec.base_log, "base", want, any_name=spec.same_model)
+    if candidate.model != base.model and not spec.same_model:
         raise UserError(
-            f"the servers say that they serve {candidate['id']!r} and {base['id']!r}",
+            f"the servers say that they serve {candidate.model!r} and {base.model!r}",
             fix="if it is one model under two names, add --same-model",
         )
-    lengths = [x["context_tokens"] for x in (candidate, base) if x["context_tokens"]]
-    context = min([*lengths, *([spec.context_tokens] if spec.context_tokens else [])], default=4096)
-    model = _model(str(base["id"]), min(lengths, default=context))
+    lengths = [x.context_tokens for x in (candidate, base) if x.context_tokens]
+    context = min([*lengths, *([spec.context_tokens] if spec.context_tokens else [])], default=want)
+    model = _model(base.model, min(lengths, default=context))
     name = str(recipe) if recipe is not None else UNNAMED
     if name in (BASE, AGAIN):
         raise UserError(f"candidate {name!r} has the name of an arm", fix="give --kv the recipe that it stores")
@@ -94,7 +104,8 @@ def attach(spec: CheckSpec) -> Pair:
 
     def arm(name: str, role: Role, url: str, stored: Recipe | None, log: Path | None) -> Arm:
         shown = stored if stored is not None else Recipe(Side(UNKNOWN), Side(UNKNOWN))
-        launch = _launch(url, model, shown, settings, log, "candidate" if role is Role.CANDIDATE else "base")
+        who = "candidate" if role is Role.CANDIDATE else "base"
+        launch = _launch(url, model, shown, settings, log, who, any_name=spec.same_model)
         return Arm(name, role, frozenset({SERVING}), shown, (), launch)
 
     arms = (
@@ -102,7 +113,8 @@ def attach(spec: CheckSpec) -> Pair:
         arm(AGAIN, Role.FLOOR, spec.against, base_recipe, spec.base_log),
         arm(name, Role.CANDIDATE, spec.model, recipe, spec.log),
     )
-    return Pair(arms, model, context)
+    sizes = {"candidate": candidate.context_tokens, "base": base.context_tokens}
+    return Pair(arms, model, context, _too_short(sizes, want) if spec.context_tokens else {})
 
 
 def _address(url: str) -> tuple[str, int | None, str]:
@@ -114,26 +126,40 @@ def _address(url: str) -> tuple[str, int | None, str]:
     return (parts.hostname or "").lower(), port, parts.path.rstrip("/")
 
 
-def _about(url: str, log: Path | None, who: str) -> Mapping[str, Any]:
-    """The server's model id and context, asked once.
+def _too_short(sizes: Mapping[str, int | None], want: int) -> dict[str, str]:
+    """What a context that is shorter than was asked for leaves untested."""
+    short = {who: tokens for who, tokens in sizes.items() if tokens is not None and tokens < want}
+    if not short:
+        return {}
+    said = " and ".join(f"{who} holds {tokens}" for who, tokens in short.items())
+    why = f"{said} where --context asks for {want}: start it with a longer context"
+    return {f"contexts over {min(short.values())} tokens": why}
+
+
+def _about(url: str, log: Path | None, who: str, want_tokens: int, *, any_name: bool) -> About:
+    """The server's model id and context, asked once; a context that it does not tell is found by trial.
 
     Raises:
-        UserError: nobody answers there, or not as such a server does.
+        UserError: nobody answers there, or not as such a server does, or as another model than it lists.
     """
+    from kvgate.engines._retry import FIRST_CONTACT
     from kvgate.engines.openai import DRIVER
 
-    async def ask() -> Mapping[str, Any]:
-        key = os.environ.get(KEYS[who])
-        async with DRIVER.open(Attach(url, api_key=key, log=log)) as session:
+    async def ask() -> About:
+        to = Attach(url, api_key=os.environ.get(KEYS[who]), log=log)
+        async with DRIVER.attach(to, backoff=FIRST_CONTACT, any_name=any_name) as session:
             await _listed(session, who, url)
-            deployment = await session.deployment()
-            return {
-                "id": await session.model_name(),  # type: ignore[attr-defined]
-                "context_tokens": deployment.identity.context_tokens,
-            }
+            context = (await session.deployment()).identity.context_tokens
+            return About(await session.model_name(), context or await session.find_context(want_tokens))
 
     try:
         return asyncio.run(ask())
+    except EngineChanged as e:
+        fix = "start the model that it lists, or add --same-model if that is another name of it"
+        raise UserError(f"{who} {url}: {e}", fix=fix) from e
+    except EngineBusy as e:
+        fix = "wait until it is ready, and give the address below which /v1/models lies"
+        raise UserError(f"{who} {url}: {e}", fix=fix) from e
     except EngineError as e:
         raise UserError(f"{who} {url}: {e}", fix=f"start the server, or set {KEYS[who]} if it wants a key") from e
 
@@ -180,7 +206,16 @@ def _model(name: str, context_tokens: int) -> ModelFiles:
     return ModelFiles(name, Path("/"), geometry, digest, None, None, UNKNOWN, 0)
 
 
-def _launch(url: str, model: ModelFiles, recipe: Recipe, settings: Settings, log: Path | None, who: str) -> Launch:
+def _launch(
+    url: str,
+    model: ModelFiles,
+    recipe: Recipe,
+    settings: Settings,
+    log: Path | None,
+    who: str,
+    *,
+    any_name: bool,
+) -> Launch:
     sides = dict(recipe.sides())
     k, v = (_codec(sides[x].codec) if x in sides else UNKNOWN for x in "kv")
     return Launch(
@@ -188,7 +223,7 @@ def _launch(url: str, model: ModelFiles, recipe: Recipe, settings: Settings, log
         request=Request(model, recipe, settings, str(recipe)),
         argv=("attach", url),
         env={},
-        engine_options={"url": url, "key_variable": KEYS[who], "log": str(log) if log else ""},
+        engine_options={"url": url, "key_variable": KEYS[who], "log": str(log) if log else "", "any_name": any_name},
         expected=Expected(k_codec=k, v_codec=v, bytes_per_token=0),
         effective=recipe,
     )

@@ -154,6 +154,8 @@ def _begin(ready: Prepared, store: Store, progress: Progress) -> RunContext:
         meter=Meter(progress),
         context_tokens=ready.context_tokens,
         preset=ready.preset,
+        untested=dict(ready.untested),
+        short_context=bool(ready.untested),
     )
     for plan in capacity_rows(run.model.geometry, run.arms, {}):
         cells = sum(k + v for _, _, k, v in plan.predicted)
@@ -243,6 +245,12 @@ async def _make_cases(run: RunContext, session: ArmSession) -> None:
         try:
             cases = await asyncio.to_thread(_all_cases, suite, ctx)
         except LaneUnavailable as e:
+            run.untested[name], run.cases[name] = str(e), {}
+            continue
+        except UserError as e:
+            # Of a server that holds less than was asked for, what does not fit is untested; the rest is run.
+            if not run.short_context:
+                raise
             run.untested[name], run.cases[name] = str(e), {}
             continue
         run.store.add_cases(run.run_id, cases)

@@ -30,7 +30,11 @@ DECODE_WEIGHT = 2.5
 
 @dataclass
 class RunContext:
-    """One run in flight. `broken` holds the reason for each (arm, place) that cannot be used."""
+    """One run in flight. `broken` holds the reason for each (arm, place) that cannot be used.
+
+    `short_context`: a running server holds less than was asked for; suites that do not fit are then untested. `met` are
+    the (arm, place) that this process has seen.
+    """
 
     spec: CheckSpec
     store: Store
@@ -52,6 +56,8 @@ class RunContext:
     seen_before: bool = False
     panel_failed: bool = False
     lost: Counter[str] = field(default_factory=Counter)
+    short_context: bool = False
+    met: set[tuple[str, str]] = field(default_factory=set)
 
     def suites_of(self, place: str) -> list[Suite]:
         """Suites of a place that have cases and are not ruled out."""
@@ -71,18 +77,24 @@ class RunContext:
     def record_arm(self, arm: Arm, place: str, deployment: Deployment) -> Engaged:
         """Keep what was observed of an arm; refuse to go on with a run whose deployment has changed.
 
+        An arm that changes while it is being measured is broken: its answers are of two deployments.
+
         Raises:
             UserError: this arm ran before in this run under another identity.
         """
         before = self.seen.get((arm.name, place))
         if before is not None and before.deployment is not None:
-            changed = [d for d in before.deployment.delta(deployment) if d.status is Sameness.DIFFERS]
-            if changed:
-                what = ", ".join(f"{d.field} {d.a} -> {d.b}" for d in changed)
+            what = _changes(before.deployment, deployment)
+            if what and (arm.name, place) in self.met and before.engaged is not None:
+                self.broken[(arm.name, place)] = f"not the deployment it was: {what}"
+                self.progress.note(f"{arm.name}: {place}: INVALID, not the deployment it was: {what}")
+                return before.engaged
+            if what:
                 raise UserError(
                     f"run {self.run_id} cannot go on: {arm.name} is not the deployment it was ({what})",
                     fix="undo the change, or start anew with --fresh",
                 )
+        self.met.add((arm.name, place))
         engaged = self.driver.engaged(arm.launch.expected, deployment)
         if engaged.level is Engagement.UNOBSERVED and self.spec.assume_engaged:
             engaged = Engaged(Engagement.ASSUMED, f"{engaged.reason}; taken on your word by --assume-engaged")
@@ -149,6 +161,15 @@ class RunContext:
             perturb=arm.perturb,
             lossless=same or (base.k_codec in held and base.v_codec in held),
         )
+
+
+def _changes(before: Deployment, now: Deployment) -> str:
+    """What differs between two looks at one arm, in words; "" for nothing that is known on both."""
+    said = [f"{d.field} {d.a} -> {d.b}" for d in before.delta(now) if d.status is Sameness.DIFFERS]
+    a, b = before.note.fingerprint, now.note.fingerprint
+    if a is not None and b is not None and a != b:
+        said.append(f"fingerprint {a} -> {b}")
+    return ", ".join(said)
 
 
 def kept_options(spec: CheckSpec, engine: str) -> tuple[str, ...]:

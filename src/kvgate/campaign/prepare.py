@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ class Prepared:
     context_tokens: int
     key: str
     model: ModelFiles
+    untested: Mapping[str, str] = field(default_factory=dict)
 
 
 def find_driver(name: str) -> Driver:
@@ -64,7 +65,8 @@ def prepare(spec: CheckSpec) -> Prepared:
         raise UserError(f"unknown preset {preset!r}", allowed=PRESETS)
     if is_url(spec.model) or spec.against is not None:
         pair = attach(spec)
-        return _prepared(spec, policy, preset, find_driver(ENGINE), pair.arms, pair.context_tokens, pair.model)
+        ready = _prepared(spec, policy, preset, find_driver(ENGINE), pair.arms, pair.context_tokens, pair.model)
+        return replace(ready, untested=pair.untested)
     if spec.log or spec.base_log or spec.assume_engaged or spec.same_model:
         raise UserError("--log, --base-log, --assume-engaged and --same-model are for servers that already run")
     driver = find_driver(spec.engine)

@@ -1,7 +1,8 @@
 """The serving lane: one child process per deployment, suites over HTTP, one request at a time.
 
 Retry rule: a case is tried three times; an engine that died or hung is started again, at most three times an arm. What
-still fails is recorded as failed, with its error, and never counts as an answer.
+still fails is recorded as failed, with its error, and never counts as an answer. A prompt that does not fit is not
+tried again; a server that is no longer the one it was ends its arm.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from kvgate.campaign.arms import SERVING, Arm
+from kvgate.campaign.arms import BASE, SERVING, Arm
 from kvgate.campaign.context import RunContext
 from kvgate.core.engine import Session
-from kvgate.core.errors import EngineDied, EngineError, EngineTimeout
-from kvgate.core.observation import Raw, Work
+from kvgate.core.errors import BadAnswer, EngineChanged, EngineDied, EngineError, EngineTimeout
+from kvgate.core.observation import Case, Raw, Work
 from kvgate.core.suite import Suite
 from kvgate.store.columns import NotJson
 
@@ -84,14 +85,39 @@ async def run_arm(run: RunContext, arm: Arm, work: WorkBySuite, held: ArmSession
 
 async def _run_all(run: RunContext, arm: Arm, work: WorkBySuite, session: ArmSession) -> None:
     for name, items in work.items():
+        suite = run.suites[name]
+        bases = _bases(run, suite) if items and arm.name != BASE and hasattr(suite, "run_beside") else {}
         for i, item in enumerate(items):
             if not run.usable(arm.name, SERVING):
                 return
             run.progress.stage(f"{arm.name}: {name} {i + 1}/{len(items)}")
-            await _run_one(run, arm, run.suites[name], item, session)
+            await _run_one(run, arm, suite, item, session, bases.get(item.case_id))
 
 
-async def _run_one(run: RunContext, arm: Arm, suite: Suite, work: Work, session: ArmSession) -> None:
+def _bases(run: RunContext, suite: Suite) -> dict[str, Raw]:
+    """The base's first answers by case, for suites that ask other arms in their light."""
+    answered = run.store.answered(run.run_id, suite.name)
+    return {a.work.case_id: a.raw for a in answered if a.work.arm == BASE and a.work.repeat == 0 and not a.raw.error}
+
+
+async def _asked(run: RunContext, suite: Suite, live: Session, case: Case, work: Work, base: Raw | None) -> Raw:
+    if base is None:
+        return await suite.run(live, case, work.repeat, run.spec.seed)
+    raw: Raw = await suite.run_beside(live, case, work.repeat, run.spec.seed, base)  # type: ignore[attr-defined]
+    return raw
+
+
+def _keep_notes(run: RunContext, arm: Arm, live: Session, case_id: str) -> None:
+    """What the session has to say beside answers: each wait for a busy server is recorded."""
+    taken: list[str] = getattr(live, "take_notes", list)()
+    if taken:
+        run.store.add_evidence(run.run_id, "http", arm.name, {"case": case_id, "notes": taken})
+        run.progress.note(f"{arm.name}: {taken[0]}" + (f" (and {len(taken) - 1} more)" if len(taken) > 1 else ""))
+
+
+async def _run_one(
+    run: RunContext, arm: Arm, suite: Suite, work: Work, session: ArmSession, base: Raw | None = None
+) -> None:
     case = run.cases[suite.name][work.case_id]
     begun = time.monotonic()
     for attempt_left in range(MAX_ATTEMPTS - 1, -1, -1):
@@ -106,12 +132,17 @@ async def _run_one(run: RunContext, arm: Arm, suite: Suite, work: Work, session:
             return
         started, t0 = datetime.now(UTC).isoformat(), time.monotonic()
         attempt = run.store.start_work(run.run_id, suite.name, suite.version, work)
+        final = False
         try:
-            raw = await suite.run(live, case, work.repeat, run.spec.seed)
+            raw = await _asked(run, suite, live, case, work, base)
         except EngineError as e:
             raw = Raw(None, error=f"{type(e).__name__}: {e}", seed=run.spec.seed)
+            final = isinstance(e, EngineChanged) or (isinstance(e, BadAnswer) and e.kind == "context_exceeded")
+            if isinstance(e, EngineChanged):
+                run.broken[(arm.name, SERVING)] = f"not the deployment it was: {e}"
             if isinstance(e, EngineDied | EngineTimeout):
                 await session.drop()
+        _keep_notes(run, arm, live, case.id)
         raw = replace(raw, started=started, ms=(time.monotonic() - t0) * 1e3)
         try:
             run.store.finish_work(run.run_id, suite.name, suite.version, work, attempt, raw)
@@ -121,6 +152,8 @@ async def _run_one(run: RunContext, arm: Arm, suite: Suite, work: Work, session:
             run.store.finish_work(run.run_id, suite.name, suite.version, work, attempt, raw)
         if not raw.error:
             break
-        verb = "again" if attempt_left else "given up"
+        verb = "again" if attempt_left and not final else "given up"
         run.progress.note(f"{arm.name}: {suite.name} {case.id}: {raw.error}; {verb}")
+        if final:
+            break
     run.meter.done(suite.name, run.weight(suite, case), time.monotonic() - begun)

@@ -125,7 +125,11 @@ class Consequence(_Frozen):
 
 
 class Note(_Frozen):
-    """Outside the digest."""
+    """Outside the digest.
+
+    `fingerprint` is the server's own word for its build and settings: it covers the recipe, so it is held against the
+    same arm's earlier one only, never against another arm's.
+    """
 
     place: str = ""
     host: str | None = None
@@ -133,6 +137,7 @@ class Note(_Frozen):
     pid: int | None = None
     started: str | None = None
     python: str | None = None
+    fingerprint: str | None = None
 
 
 class Deployment(_Frozen):

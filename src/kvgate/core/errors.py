@@ -6,6 +6,8 @@ KvgateError
  ├── EngineError          the engine failed; recorded as that, never counted as an answer
  │    ├── EngineDied      the process ended (the exit status and the last log line are kept)
  │    ├── EngineTimeout   no answer within the stated time
+ │    │    └── EngineBusy refused (429, 503) for longer than it is waited
+ │    ├── EngineChanged   another deployment answers than the one that was asked before
  │    └── BadAnswer       an answer that means nothing: truncated stream, 200 with nonsense, degenerate logprobs
  ├── LaneUnavailable      this deployment cannot serve a lane; the lane is `untested` with this reason
  └── StoreError           the record could not be written (a full disk after the start is INVALID)
@@ -51,6 +53,18 @@ class EngineDied(EngineError):
 
 class EngineTimeout(EngineError):
     """The engine did not answer within the stated time."""
+
+
+class EngineBusy(EngineTimeout):
+    """The engine refused with 429 or 503 for longer than it is waited; `status` is the last one."""
+
+    def __init__(self, message: str = "", *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class EngineChanged(EngineError):
+    """What answers is not the deployment that answered before, or not the model that was asked for."""
 
 
 class BadAnswer(EngineError):

@@ -32,9 +32,12 @@ KINDS: Mapping[str, Kind] = {
     "method": Kind("kvgate.methods", "METHOD"),
     "engine_rule": Kind("kvgate.plan.engine_rules", "ENGINE_RULE"),
     "engine": Kind("kvgate.engines", "DRIVER"),
+    "server": Kind("kvgate.engines.servers", "SERVER"),
     "suite": Kind("kvgate.suites", "SUITE"),
     "rule": Kind("kvgate.gate.rules", "RULE"),
     "lint_rule": Kind("kvgate.lint.rules", "RULE"),
+    "launch_writer": Kind("kvgate.launch.writers", "WRITER"),
+    "calibrator": Kind("kvgate.launch.calibrators", "CALIBRATOR"),
 }
 
 

@@ -1,21 +1,25 @@
 """HTTP to one engine. http and https only, no redirects, caps on body and time, the key in no message.
 
-Every failure leaves here as EngineDied (nobody answers), EngineTimeout (nobody answers in time) or BadAnswer
-(somebody answers, and it is not HTTP, is cut short or is too large). Statuses are left to the caller.
+Every failure leaves here as EngineDied (nobody answers), EngineTimeout (nobody answers in time), EngineBusy (refused
+for longer than it is waited) or BadAnswer (somebody answers, and it is not HTTP, is cut short or is too large). Other
+statuses than 429 and 503 are left to the caller.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from kvgate.core.errors import BadAnswer, EngineDied, EngineTimeout, KvgateError, UserError
+from kvgate.core.errors import BadAnswer, EngineBusy, EngineDied, EngineTimeout, KvgateError, UserError
+from kvgate.engines._refusal import said_in
+from kvgate.engines._retry import BUSY_STATUSES, Backoff, Retry, named_wait_s
 
 if TYPE_CHECKING:
     import aiohttp
@@ -31,12 +35,16 @@ _FIX = "write http://HOST:PORT or https://HOST:PORT"
 
 
 class Reply(NamedTuple):
-    """A whole answer of any status; `body` is empty for a stream that was handed out in pieces."""
+    """A whole answer of any status; `body` is empty for a stream that was handed out in pieces.
+
+    `named_wait_s` is what a refusal says of when to come back.
+    """
 
     status: int
     content_type: str
     body: bytes
     streamed: bool = False
+    named_wait_s: float | None = None
 
 
 def check_url(text: str) -> str:
@@ -75,6 +83,10 @@ class HttpClient:
 
     Args:
         alive: None while the server's process lives, else how it ended ("exit status -9: last log line").
+        backoff: how a busy server is waited for. seed: of the jitter.
+
+    Attributes:
+        retries: every wait for a busy server so far; who records them takes them out.
     """
 
     def __init__(
@@ -85,6 +97,8 @@ class HttpClient:
         timeout_s: float = 300.0,
         alive: Callable[[], str | None] | None = None,
         max_body_bytes: int = MAX_BODY_BYTES,
+        backoff: Backoff | None = None,
+        seed: int = 0,
     ) -> None:
         self.url = check_url(url)
         self.timeout_s = timeout_s
@@ -92,6 +106,9 @@ class HttpClient:
         self._key = api_key
         self._alive = alive
         self._session: aiohttp.ClientSession | None = None
+        self._backoff = backoff or Backoff()
+        self._jitter = random.Random(seed)  # noqa: S311 - of a wait, no secret
+        self.retries: list[Retry] = []
 
     def __repr__(self) -> str:
         return f"HttpClient({self.url!r})"
@@ -125,9 +142,17 @@ class HttpClient:
     async def fetch(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float | None = None
     ) -> Reply:
-        """One request, the whole answer, whatever its status."""
-        async with self._exchange(method, path, body, timeout_s) as response:
-            return Reply(response.status, response.content_type, await self._whole(response, path))
+        """One request, the whole answer, whatever its status; a busy server is asked again.
+
+        Args:
+            timeout_s: of each try; waits between tries are bounded by the back-off.
+        """
+
+        async def once() -> Reply:
+            async with self._exchange(method, path, body, timeout_s) as response:
+                return await self._read(response, path)
+
+        return await self._patiently(path, once)
 
     async def stream(
         self,
@@ -145,16 +170,47 @@ class HttpClient:
         Returns:
             The answer with its body where it is no event stream (an error, a whole JSON body), else `streamed`.
         """
-        async with self._exchange("POST", path, body, timeout_s) as response:
-            if response.status != 200 or response.content_type != "text/event-stream":
-                return Reply(response.status, response.content_type, await self._whole(response, path))
-            n_bytes = 0
-            async for piece in response.content.iter_any():
-                arrived_ns = time.monotonic_ns()
-                n_bytes = self._count(n_bytes, len(piece), path)
-                if on_piece(arrived_ns, piece):
-                    break
-            return Reply(response.status, response.content_type, b"", streamed=True)
+
+        async def once() -> Reply:
+            async with self._exchange("POST", path, body, timeout_s) as response:
+                if response.status != 200 or response.content_type != "text/event-stream":
+                    return await self._read(response, path)
+                n_bytes = 0
+                async for piece in response.content.iter_any():
+                    arrived_ns = time.monotonic_ns()
+                    n_bytes = self._count(n_bytes, len(piece), path)
+                    if on_piece(arrived_ns, piece):
+                        break
+                return Reply(response.status, response.content_type, b"", streamed=True)
+
+        return await self._patiently(path, once)
+
+    async def _patiently(self, path: str, once: Callable[[], Awaitable[Reply]]) -> Reply:
+        """Ask until the server is no longer busy.
+
+        Raises:
+            EngineBusy: it still is, after as many tries or as long as the back-off allows.
+        """
+        failed, waited_s = 0, 0.0
+        while (reply := await once()).status in BUSY_STATUSES:
+            failed += 1
+            said = self.clean(said_in(reply.body)[0], 120) or "no message"
+            wait_s = self._backoff.wait_s(failed, reply.named_wait_s, self._jitter)
+            if failed >= self._backoff.tries or waited_s + wait_s > self._backoff.total_s:
+                raise EngineBusy(
+                    f"{path}: refused {failed} times within {waited_s:.1f} s of waiting, last with "
+                    f"HTTP {reply.status}: {said}",
+                    status=reply.status,
+                )
+            self.retries.append(Retry(path, reply.status, wait_s, said))
+            await asyncio.sleep(wait_s)
+            waited_s += wait_s
+        return reply
+
+    async def _read(self, response: aiohttp.ClientResponse, path: str) -> Reply:
+        body = await self._whole(response, path)
+        named_s = named_wait_s(response.headers.get("Retry-After"))
+        return Reply(response.status, response.content_type, body, named_wait_s=named_s)
 
     async def _whole(self, response: aiohttp.ClientResponse, path: str) -> bytes:
         self._count(0, response.content_length or 0, path)

@@ -1,4 +1,4 @@
-"""Tops of distributions over a given text, from what servers offer.
+"""Tops of distributions over a given text, in the shapes that servers send; `servers/` has who is asked how.
 
 vLLM:      `/v1/completions` with `prompt_logprobs`, one request a text (prefill).
 SGLang:    `/generate` with `return_logprob` and `logprob_start_len`, one request a text (prefill).
@@ -17,6 +17,8 @@ from kvgate.core.errors import BadAnswer
 
 #: As in `_logprobs`: float32 softmaxes sum to a little over 1.
 _OVER_ONE = 1e-3
+#: Below this a log-probability means "none" (vLLM's floor is -9999, llama.cpp's the least float32).
+_NO_MASS = -9e3
 
 
 def vllm_body(model: str, ids: Sequence[int], k: int) -> dict[str, Any]:
@@ -44,10 +46,41 @@ def vllm_rows(answer: Any, ids: Sequence[int], start: int) -> list[TopKRow]:
     return rows
 
 
-def sglang_body(ids: Sequence[int], start: int, k: int) -> dict[str, Any]:
-    """Request for input log-probabilities from the position before `start` on."""
-    sampling = {"max_new_tokens": 1, "temperature": 0.0}
+def vllm_ids_body(model: str, ids: Sequence[int], wanted: Sequence[int]) -> dict[str, Any]:
+    """Request for the log-probabilities of `wanted` after `ids`."""
     return {
+        "model": model,
+        "prompt": list(ids),
+        "max_tokens": 1,
+        "temperature": 0.0,
+        "logprobs": len(wanted),
+        "logprob_token_ids": list(wanted),
+        "return_tokens_as_token_ids": True,
+    }
+
+
+def vllm_ids_row(answer: Any, wanted: Sequence[int]) -> dict[int, float]:
+    """Log-probabilities by id of such an answer, of those that were wanted.
+
+    Raises:
+        BadAnswer: none of them is there, or the numbers are none.
+    """
+    try:
+        top = answer["choices"][0]["logprobs"]["top_logprobs"][0]
+        found = {int(str(t).removeprefix("token_id:")): float(x) for t, x in top.items()}
+    except (LookupError, TypeError, ValueError, AttributeError):
+        raise BadAnswer("no logprobs of the token ids that were named", kind="bad_shape") from None
+    kept = {i: x for i, x in found.items() if i in set(wanted)}
+    if not kept:
+        raise BadAnswer("none of the token ids that were named is in the answer", kind="bad_shape")
+    return _massive(kept)
+
+
+def sglang_body(ids: Sequence[int], start: int, k: int, wanted: Sequence[int] = ()) -> dict[str, Any]:
+    """Request for input log-probabilities from the position before `start` on; `wanted` ids are named at each."""
+    sampling = {"max_new_tokens": 1, "temperature": 0.0}
+    named = {"token_ids_logprob": list(wanted)} if wanted else {}
+    return named | {
         "input_ids": list(ids),
         "sampling_params": sampling,
         "return_logprob": True,
@@ -76,6 +109,22 @@ def sglang_rows(answer: Any, ids: Sequence[int], start: int) -> list[TopKRow]:
     return rows
 
 
+def sglang_named(answer: Any, ids: Sequence[int], start: int) -> list[dict[int, float]]:
+    """Log-probabilities by id of each position from `meta_info.input_token_ids_logprobs`, shaped as the tops."""
+    try:
+        listed = answer["meta_info"]["input_token_ids_logprobs"]
+    except (LookupError, TypeError):
+        listed = None
+    wanted = len(ids) - start
+    if not isinstance(listed, list) or len(listed) < wanted:
+        raise BadAnswer("no input_token_ids_logprobs of each position in the answer", kind="bad_shape")
+    try:
+        tail = listed[len(listed) - wanted :]
+        return [_massive({int(pair[1]): float(pair[0]) for pair in entry}) for entry in tail]
+    except (LookupError, TypeError, ValueError):
+        raise BadAnswer("an input_token_ids_logprobs entry has no known shape", kind="bad_shape") from None
+
+
 def native_body(ids: Sequence[int], k: int) -> dict[str, Any]:
     """Request for one step of llama.cpp after `ids`, on the slot that still holds the text so far.
 
@@ -100,6 +149,17 @@ def row_of(pairs: Sequence[tuple[int, float]]) -> TopKRow:
     return _row(pairs)
 
 
+def _massive(found: dict[int, float]) -> dict[int, float]:
+    """Without tokens that have no mass at all, which are sent as -inf or a huge negative number.
+
+    Raises:
+        BadAnswer: no number, or over 0.
+    """
+    if any(math.isnan(x) or x > _OVER_ONE for x in found.values()):
+        raise BadAnswer("degenerate logprobs: no number, or over 0", kind="degenerate_logprobs")
+    return {i: x for i, x in found.items() if x > _NO_MASS}
+
+
 def _expect(found: int, wanted: int) -> None:
     if found != wanted:
         raise BadAnswer(f"{found} positions in the answer, {wanted} asked for", kind="bad_shape")
@@ -114,7 +174,7 @@ def _row(pairs: Any) -> TopKRow:
     found = sorted(((i, float(x)) for i, x in pairs), key=lambda e: -e[1])
     values = [x for _, x in found]
     # A token without any mass is sent as -inf or as a huge negative number; it lists nothing.
-    kept = [(i, x) for i, x in found if x > -1e4]
+    kept = [(i, x) for i, x in found if x > _NO_MASS]
     kind = "degenerate_logprobs"
     if not kept or any(math.isnan(x) for x in values) or values[0] > _OVER_ONE:
         raise BadAnswer("degenerate logprobs: no number, or over 0", kind=kind)

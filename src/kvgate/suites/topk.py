@@ -85,6 +85,13 @@ class TopK:
 
     async def run(self, session: Session, case: Case, repeat: int, seed: int) -> Raw:
         """Tops of both lanes, of those that this server serves; `missing` says why not of the others."""
+        return await self._run(session, case, seed, None)
+
+    async def run_beside(self, session: Session, case: Case, repeat: int, seed: int, base: Raw) -> Raw:
+        """As `run`, on another arm than the base: where a server lets one name ids, those of the base's tops too."""
+        return await self._run(session, case, seed, base)
+
+    async def _run(self, session: Session, case: Case, seed: int, base: Raw | None) -> Raw:
         ids, k = list(case.body["ids"]), int(case.body["k"])
         lanes = await session.lanes()
         body: dict[str, Any] = {"missing": {}}
@@ -100,7 +107,12 @@ class TopK:
                 body["missing"][how.value] = served.reason
                 continue
             most = min(k, served.limits.get("top_k", k))
-            rows = await session.score(ids[:end], start=start, lane=LANES[how], k=most)
+            asked: dict[str, Any] = {"start": start, "lane": LANES[how], "k": most}
+            theirs = _parts(base.body).get(how) if base is not None and base.body is not None else None
+            if "ids" in served.limits and theirs is not None and len(theirs["ids"]) == end - start:
+                rows = await session.score_beside(ids[:end], **asked, base=_rows(theirs))  # type: ignore[attr-defined]
+            else:
+                rows = await session.score(ids[:end], **asked)
             if len(rows) != end - start:
                 raise BadAnswer(f"{len(rows)} positions of {end - start}", kind="bad_shape")
             if len(rows) >= SAME_ROWS and all(r == rows[0] for r in rows):

@@ -1,0 +1,1 @@
+"""How each kind of server is asked for the distributions of a given text: one file a kind, exported as SERVER."""
