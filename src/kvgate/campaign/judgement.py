@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvgate.campaign.confirm import keep_scores, scored_records
 from kvgate.campaign.evidence import caveats, gather
 from kvgate.campaign.measured import ArmFacts, Measured
+from kvgate.campaign.published import published
 from kvgate.gate.policy import Policy
 from kvgate.gate.verdict import judge
 from kvgate.report.model import ArmView, RunView
@@ -42,6 +43,7 @@ def judged(run: Measured, policy: Policy) -> RunView:
         records=records,
         manifest=row.manifest,
         caveats=caveats(run),
+        published=published(run),
     )
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from kvgate.cli._layout import fits, indent, lead, print_table, say
 from kvgate.cli._terminal import out_console
 from kvgate.core.estimate import Estimate, Measure
 from kvgate.core.text import one_line
 from kvgate.core.units import duration_text, number_text
 from kvgate.core.verdict import Decision, Status, Verdict
-from kvgate.report.model import RunView
+from kvgate.report.model import NOT_TESTED, PublishedView, RunView
 
 if TYPE_CHECKING:
     from kvgate.campaign.series import Series
@@ -56,10 +56,10 @@ def print_outcome(view: RunView, files: Mapping[str, Path]) -> None:
     _print_capacity(console, view)
     _print_results(console, view)
     for verdict in view.verdicts:
-        print_verdict(console, verdict)
+        print_verdict(console, verdict, view.published.get(verdict.candidate))
     for caveat in view.caveats:
-        console.print(Text(f"note: {one_line(caveat)}", style="dim"))
-    console.print(Text(f"run {view.run_id}, {duration_text(view.duration_s)}"))
+        say(console, f"note: {caveat}", style="dim")
+    say(console, f"run {view.run_id}, {duration_text(view.duration_s)}")
     console.print(Text(f"report: {files['report.html']}"), soft_wrap=True)
 
 
@@ -81,19 +81,18 @@ def number(mib: float | None) -> str:
 def _print_capacity(console: Console, view: RunView) -> None:
     if not view.capacity:
         return
-    table = Table(title="KV cache per recipe", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("recipe", "as run", "B/token", "ratio", "predicted MiB", "engine's log"):
-        # Narrow terminals break a number over two lines; a number that is cut off would be another number.
-        table.add_column(name, justify="left" if name in ("recipe", "as run") else "right", overflow="fold")
+    rows = []
     for row in view.capacity:
         predicted = sum(k + v for _, _, k, v in row.predicted)
         total = logged_mib(view, row.recipe)
         said = "not seen" if row.agrees is None else f"{number(total)} {'equal' if row.agrees else 'DIFFERENT'}"
-        table.add_row(
-            row.recipe, row.effective, f"{row.bytes_per_token:,}", f"{row.ratio:.2f} x", f"{predicted:.2f}", said
+        rows.append(
+            (row.recipe, row.effective, f"{row.bytes_per_token:,}", f"{row.ratio:.2f} x", f"{predicted:.2f}", said)
         )
-    console.print(table)
-    console.print(Text("ratio is storage (tokens that fit), not speed.\n", style="dim"))
+    names = ("recipe", "as run", "B/token", "ratio", "predicted MiB", "engine's log")
+    print_table(console, "KV cache per recipe", names, rows, right=(2, 3, 4, 5))
+    say(console, "ratio is storage (tokens that fit), not speed.", style="dim")
+    console.print()
 
 
 def largest_floor(view: RunView, metric: str) -> tuple[str, Measure] | None:
@@ -111,29 +110,24 @@ def largest_floor(view: RunView, metric: str) -> tuple[str, Measure] | None:
 def _print_results(console: Console, view: RunView) -> None:
     """As many candidates side by side as there is room for, the others in tables below."""
     left, printed = list(view.evidence), False
-    boundless = console.options.update(max_width=100_000)
     while left:
         here = len(left)
-        while here > 1 and console.measure(_results(view, left[:here]), options=boundless).maximum > console.width:
+        while here > 1 and not fits(console, ("metric", "floor", *left[:here]), _results(view, left[:here])):
             here -= 1
-        table = _results(view, left[:here])
+        rows = _results(view, left[:here])
+        names = ("metric", "floor", *left[:here])
         left = left[here:]
-        if table.row_count:
-            console.print(table)
+        if rows:
+            print_table(console, "Results (90 % intervals)", names, rows, right=range(1, len(names)))
             printed = True
     if printed:
         note = "floor: the base against itself, its largest arm. A candidate is judged on what it adds to that."
-        console.print(Text(note + "\n", style="dim"))
+        say(console, note, style="dim")
+        console.print()
 
 
-def _results(view: RunView, candidates: Sequence[str]) -> Table:
-    table = Table(
-        title="Results (90 % intervals)", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0)
-    )
-    table.add_column("metric", overflow="fold")
-    table.add_column("floor", justify="right", overflow="fold")
-    for candidate in candidates:
-        table.add_column(candidate, justify="right", overflow="fold")
+def _results(view: RunView, candidates: Sequence[str]) -> list[tuple[str, ...]]:
+    rows = []
     for metric in SHOWN:
         cells = []
         for candidate in candidates:
@@ -143,24 +137,23 @@ def _results(view: RunView, candidates: Sequence[str]) -> Table:
         if any(cells):
             floor = largest_floor(view, metric)
             said = "" if floor is None else number_text(float(f"{getattr(floor[1], 'value', 0.0):.3g}"))
-            table.add_row(metric, said, *cells)
-    return table
+            rows.append((metric, said, *cells))
+    return rows
 
 
 def print_series(series: Series) -> None:
     """One line a model and candidate, the worst decision of all last."""
     console = out_console()
-    table = Table(title="All models", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("model", "candidate", "verdict", "run"):
-        table.add_column(column, overflow="fold")
+    rows: list[tuple[str | Text, ...]] = []
     for entry in series.entries:
         if entry.outcome is None:
-            table.add_row(one_line(entry.model), "", Text(f"INVALID: {one_line(entry.error)}"), "")
+            rows.append((one_line(entry.model), "", Text(f"INVALID: {one_line(entry.error)}"), ""))
             continue
         view = entry.outcome.view
         for v in view.verdicts:
-            table.add_row(one_line(entry.model), v.candidate, Text(v.headline(), style=COLOUR[v.decision]), view.run_id)
-    console.print(table)
+            headline = Text(v.headline(), style=COLOUR[v.decision])
+            rows.append((one_line(entry.model), v.candidate, headline, view.run_id))
+    print_table(console, "All models", ("model", "candidate", "verdict", "run"), rows, headings=2)
 
 
 MARKS = {
@@ -173,23 +166,27 @@ MARKS = {
 }
 
 
-def print_verdict(console: Console, verdict: Verdict) -> None:
-    """Headline, findings, untested, next step."""
-    console.print(Text.assemble((f"{verdict.candidate}: ", "bold"), (verdict.headline(), COLOUR[verdict.decision])))
-    table = Table.grid(padding=(0, 1, 0, 0))
-    table.add_column(justify="right", width=12)
-    table.add_column()
+def print_verdict(console: Console, verdict: Verdict, published: Sequence[PublishedView] | None = None) -> None:
+    """Headline, findings, untested, what others have published, next step."""
+    say(console, verdict.headline(), first=f"{verdict.candidate}: ", style=COLOUR[verdict.decision])
+    lines: list[tuple[str, str, str]] = []  # kind, text, style
     for f in verdict.findings:
         # The engine's own line behind " | " is in the report.
         text = f"{f.rule}{' (guard)' if f.role == 'guard' else ''}: {one_line(f.message).split(' | ')[0]}"
         if f.status is Status.INCONCLUSIVE:
             text += f"; {f.decide_n} documents or prompts would decide" if f.decide_n else f"; {f.decide_why}"
-        table.add_row(MARKS[f.status], Text(text))
+        lines.append((MARKS[f.status], text, ""))
     for i, what in enumerate(verdict.untested):
-        table.add_row("not tested" if i == 0 else "", Text(one_line(what)))
-    table.add_row("next", Text(f"{one_line(verdict.next.action)}. {one_line(verdict.next.why)}"))
-    console.print(table)
+        lines.append(("not tested" if i == 0 else "", what, ""))
+    for i, quote in enumerate(published or ()):
+        text = f"not measured here: {quote.statement} ({quote.distance})"
+        lines.append(("published" if i == 0 else "", text, "dim"))
+    if published is not None and not published:
+        lines.append(("published", NOT_TESTED, "dim"))
+    lines.append(("next", f"{verdict.next.action}. {verdict.next.why}", ""))
+    for kind, text, style in lines:
+        say(console, text, first=lead(console, kind), indent=indent(console), style=style)
     step = verdict.next
     if step.command:
-        console.print(Text(f"             $ {one_line(step.command)}"), soft_wrap=True)
+        console.print(Text(f"{' ' * indent(console)}$ {one_line(step.command)}"), soft_wrap=True)
     console.print()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from kvgate.core.estimate import Measure
@@ -48,6 +49,7 @@ def check_json(view: RunView, report_path: str | None) -> dict[str, Any]:
         "excess": {c: {s: _measures(x.excess) for s, x in e.summaries.items()} for c, e in evidence.items()},
         "capacity": [_capacity(r) for r in view.capacity],
         "caveats": list(view.caveats),
+        "published": {c: [asdict(q) for q in quotes] for c, quotes in view.published.items()},
     }
     clean: dict[str, Any] = strict(document)
     return clean

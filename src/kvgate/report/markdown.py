@@ -111,6 +111,9 @@ def _card(c: VerdictView) -> list[str]:
         parts += ["### Other rules", "\n".join(_finding(f) for f in c.others)]
     if c.untested:
         parts += ["### Not tested", _bullets(c.untested)]
+    if c.published is not None:
+        quotes = [f"{q.statement} ({q.distance}; {q.source})" for q in c.published]
+        parts += [f"### {c.published_words}"] + ([_bullets(quotes)] if quotes else [])
     parts += [f"> {escape(x)}" for x in c.caveats]
     parts += ["### Next step", escape(f"{c.next.action} – {c.next.why}" if c.next.why else c.next.action)]
     if c.next.command:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kvgate.core.deployment import CachePart, Deployment, Engaged
@@ -54,6 +54,30 @@ class ArmView:
     engaged: Mapping[str, Engaged]
 
 
+@dataclass(frozen=True, slots=True)
+class PublishedView:
+    """A claim of others about the same family and codecs: quoted, measured neither here nor by us.
+
+    Attributes:
+        carries: what is equal and what is not between the claim and this run. caveats: ids.
+    """
+
+    id: str
+    statement: str
+    carries: tuple[str, ...]
+    caveats: tuple[str, ...]
+    source: str
+
+    @property
+    def distance(self) -> str:
+        """What stands behind the statement: how far it carries, and what to mind."""
+        return "; ".join((*self.carries, *(["caveats: " + ", ".join(self.caveats)] if self.caveats else [])))
+
+
+#: Where nobody has.
+NOT_TESTED = "not tested by anyone we know of"
+
+
 @dataclass(frozen=True)
 class RunView:
     """A whole run, as the reports see it.
@@ -64,6 +88,7 @@ class RunView:
         evidence: by candidate. verdicts: in the order the candidates were asked for.
         records: by suite name; the golden and needle sections read raw answers and scores from here.
         manifest: JSON value with everything that made the run: versions, digests, settings, environment.
+        published: by candidate, what others say; empty is "nobody we know of", no entry is "was not looked up".
     """
 
     run_id: str
@@ -83,6 +108,7 @@ class RunView:
     records: Mapping[str, Records]
     manifest: Mapping[str, Any]
     caveats: Sequence[str] = ()
+    published: Mapping[str, Sequence[PublishedView]] = field(default_factory=dict)
 
     def role(self, name: str) -> tuple[ArmView, ...]:
         """Arms of one role, in order."""

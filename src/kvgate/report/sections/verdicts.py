@@ -9,7 +9,7 @@ from kvgate.core.estimate import Estimate, Test
 from kvgate.core.units import bytes_text, number_text
 from kvgate.core.verdict import Decision, Finding, NextStep, Status, Verdict, worst
 from kvgate.report.measure import Cell, cell, level_text, metric_words, value_text
-from kvgate.report.model import CapacityRow, RunView
+from kvgate.report.model import NOT_TESTED, CapacityRow, PublishedView, RunView
 
 _ORDER = (Status.INVALID, Status.FAIL, Status.INCONCLUSIVE, Status.UNTESTED, Status.WARN, Status.PASS)
 _DECIDES = {
@@ -67,6 +67,15 @@ class VerdictView:
     untested: tuple[str, ...]
     next: NextStep
     caveats: tuple[str, ...]
+    #: None where it was not looked up.
+    published: tuple[PublishedView, ...] | None
+
+    @property
+    def published_words(self) -> str:
+        """The heading of what others say, apart from what was measured here."""
+        n = len(self.published or ())
+        said = f"{n} claim{'s' if n != 1 else ''}" if n else NOT_TESTED
+        return f"Published elsewhere, not measured here: {said}"
 
 
 def overall(view: RunView) -> Decision:
@@ -109,6 +118,7 @@ def _card(view: RunView, v: Verdict) -> VerdictView:
         v.untested,
         v.next,
         tuple(c for c in v.caveats if c not in view.caveats),
+        tuple(view.published[v.candidate]) if v.candidate in view.published else None,
     )
 
 
