@@ -4,7 +4,7 @@ Each check raises AssertionError with a sentence that says what the plug-in prom
 """
 
 from kvgate.testing.codec import CodecReport, check_codec
-from kvgate.testing.engine import EngineReport, check_engine
+from kvgate.testing.engine import EngineReport, check_attached, check_engine
 from kvgate.testing.method import MethodReport, check_method
 from kvgate.testing.requests import fake_request
 from kvgate.testing.suite import SuiteReport, check_suite
@@ -14,6 +14,7 @@ __all__ = [
     "EngineReport",
     "MethodReport",
     "SuiteReport",
+    "check_attached",
     "check_codec",
     "check_engine",
     "check_method",
