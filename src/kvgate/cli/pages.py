@@ -73,6 +73,8 @@ PAGES: Mapping[str, Callable[[], str]] = {
 def main(folder: str) -> None:
     """Write all pages."""
     from kvgate.cli._capacity_page import capacity_page
+    from kvgate.cli._engine_pages import engine_page
+    from kvgate.cli._engine_pages import pages as engine_pages
 
     docs = Path(folder).resolve()
     for name, make in PAGES.items():
@@ -80,6 +82,8 @@ def main(folder: str) -> None:
     # Pages of prose with generated blocks in them.
     for page in (docs / "capacity.md", docs.parent / "README.md"):
         page.write_text(capacity_page(page.read_text(), docs.parent))
+    for page in engine_pages(docs):
+        page.write_text(engine_page(page.read_text(), page.stem))
 
 
 if __name__ == "__main__":
