@@ -65,6 +65,10 @@ def _row(script: FakeScript, digest: str, ids: Sequence[int], at: int, k: int) -
 def _faulty(script: FakeScript, row: TopRow) -> TopRow:
     if script.logprobs in ("ok", "missing"):
         return row
+    if script.logprobs == "single":
+        return TopRow(row.token_id, 0.0, ((row.token_id, 0.0),))
+    if script.logprobs == "no_mass":
+        return TopRow(row.token_id, -9999.0, tuple(pair for pair in row.top if pair[0] != row.token_id))
     value = {"zero": 0.0, "nan": math.nan, "positive": 0.7, "identical": -4.0}[script.logprobs]
     return TopRow(row.token_id, value, tuple((i, value) for i, _ in row.top))
 

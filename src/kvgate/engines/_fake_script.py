@@ -38,6 +38,24 @@ BreakClass = Literal[
     "code_unparsable",
 ]
 
+#: What may come under 200 instead of an answer.
+Nonsense = Literal[
+    "html",
+    "not_json",
+    "no_choices",
+    "wrong_type",
+    "empty",
+    "error",
+    "trailing",
+    "nul",
+    "bad_utf8",
+    "empty_choices",
+    "gzip",
+    "chunk_cut",
+    "bom",
+    "null_content",
+]
+
 
 class FakeScript(BaseModel):
     """All fields default to a healthy, silent, instant engine.
@@ -59,20 +77,34 @@ class FakeScript(BaseModel):
             the top logprobs).
 
         refuse_logprobs: 400 to a request that asks for logprobs.
-        logprobs: "ok", or "zero" (all 0.0), "nan", "positive", "identical" at all positions, "missing" (null).
+        logprobs: "ok", or "zero" (all 0.0), "nan", "positive", "identical" at all positions, "missing" (null), "single"
+            (one entry of no doubt each, as of a server that speculates), "no_mass" (the chosen token has none).
 
         tokens_per_event: tokens in one streamed event. crlf: lines end in CRLF. comments: a comment before each event.
+        sse_fields: an `event:`, the same `id:` and a `retry:` beside each event's data.
         continuous_usage: honour `stream_options.continuous_usage_stats`.
         truncate_rate: share of streams that end early, after `truncate_events` events.
         truncate_how: "clean" (the stream just ends, without [DONE]) or "reset" (the connection breaks).
         piece_bytes: bodies are sent in pieces of so many bytes; 0: whole. piece_ms: pause before each piece.
 
         http_500_rate: share of requests answered 500. nonsense_rate: share answered 200 with `nonsense`.
-        nonsense: what that is; "no_choices" is JSON of another shape, "wrong_type" has a number for a text.
+        nonsense: what that is; "no_choices" is JSON of another shape, "wrong_type" has a number for a text, "error" is
+            an error object, "trailing" has bytes after its JSON, "nul" a NUL byte in it, "bad_utf8" a broken character,
+            "empty_choices" an empty list, "gzip" a bomb of 100 MiB that nobody asked for, "chunk_cut" ends inside a
+            chunk, "bom" is a whole answer behind a byte order mark, "null_content" one without a text.
+        busy_first: requests that are answered `busy_status` before any is answered well, with `retry_after` in the
+            header if it is given.
         content_length_off: bytes added to the announced length of whole bodies; the connection closes after the body.
         redirect_to: every generation is answered 307 to this address.
         oversize_bytes: every whole body is padded to at least this size.
         empty_metrics: the metrics page is 200 and empty.
+
+        listed_as: the model that the list names. answers_as: the model that answers name, from request
+            `answers_as_after` on. fingerprint: `system_fingerprint` of answers; "changed" is put behind it from request
+            `fingerprint_after` on.
+        hide_context: the list does not tell the context. tokenizer_shift: added to every token id. template_tokens:
+            tokens that the chat template adds. finish_lie: what every answer gives as its reason. usage_off: added to
+            the count of generated tokens.
 
         die_after, hang_after: generations answered before the process kills itself, or stops answering.
         die_on_load: ends with status 3 before it listens. hang_on_load: never listens. load_ms: time to load.
@@ -110,11 +142,12 @@ class FakeScript(BaseModel):
     flip_rate: float = Field(0.0, ge=0, le=1)
 
     refuse_logprobs: bool = False
-    logprobs: Literal["ok", "zero", "nan", "positive", "identical", "missing"] = "ok"
+    logprobs: Literal["ok", "zero", "nan", "positive", "identical", "missing", "single", "no_mass"] = "ok"
 
     tokens_per_event: int = Field(1, ge=1)
     crlf: bool = False
     comments: bool = False
+    sse_fields: bool = False
     continuous_usage: bool = True
     truncate_rate: float = Field(0.0, ge=0, le=1)
     truncate_events: int = Field(2, ge=0)
@@ -124,11 +157,25 @@ class FakeScript(BaseModel):
 
     http_500_rate: float = Field(0.0, ge=0, le=1)
     nonsense_rate: float = Field(0.0, ge=0, le=1)
-    nonsense: Literal["html", "not_json", "no_choices", "wrong_type", "empty"] = "html"
+    nonsense: Nonsense = "html"
+    busy_first: int = Field(0, ge=0)
+    busy_status: Literal[429, 503] = 503
+    retry_after: str | None = None
     content_length_off: int = 0
     redirect_to: str | None = None
     oversize_bytes: int = Field(0, ge=0)
     empty_metrics: bool = False
+
+    listed_as: str | None = None
+    answers_as: str | None = None
+    answers_as_after: int = Field(0, ge=0)
+    fingerprint: str | None = None
+    fingerprint_after: int | None = Field(None, ge=0)
+    hide_context: bool = False
+    tokenizer_shift: int = Field(0, ge=0)
+    template_tokens: int = Field(0, ge=0)
+    finish_lie: str | None = None
+    usage_off: int = 0
 
     die_after: int | None = Field(None, ge=0)
     hang_after: int | None = Field(None, ge=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -11,14 +12,23 @@ from aiohttp import web
 
 from kvgate.engines._fake_script import FakeScript
 
-_HTML = "<html><body><h1>Welcome to nginx!</h1></body></html>"
-_NONSENSE: Mapping[str, tuple[str, str]] = {
-    "html": ("text/html", _HTML),
-    "not_json": ("application/json", '{"choices": [{"message": {"content": "hel'),
-    "no_choices": ("application/json", '{"ok": true}'),
-    "wrong_type": ("application/json", '{"choices": [{"message": {"content": 7}, "text": 7}], "content": 7}'),
-    "empty": ("application/json", ""),
+_HTML = b"<html><body><h1>Welcome to nginx!</h1></body></html>"
+_WHOLE = b'{"choices": [{"message": {"content": "ok"}, "text": "ok", "finish_reason": "stop"}], "content": "ok"}'
+_NONSENSE: Mapping[str, bytes] = {
+    "html": _HTML,
+    "not_json": _WHOLE[:42],
+    "no_choices": b'{"ok": true}',
+    "wrong_type": b'{"choices": [{"message": {"content": 7}, "text": 7}], "content": 7}',
+    "empty": b"",
+    "error": b'{"error": {"message": "the engine core is gone", "code": 500}}',
+    "trailing": _WHOLE + b"\n<!-- served by a proxy -->",
+    "nul": _WHOLE.replace(b"ok", b"o\0k"),
+    "bad_utf8": _WHOLE.replace(b"ok", b"o\xff\xfek"),
+    "empty_choices": b'{"choices": []}',
+    "bom": b"\xef\xbb\xbf" + _WHOLE,
+    "null_content": _WHOLE.replace(b'"ok"', b"null"),
 }
+_BOMB_BYTES = 100 * 2**20
 
 
 class Sender:
@@ -30,21 +40,37 @@ class Sender:
     async def whole(self, request: web.Request, body: Mapping[str, Any]) -> web.StreamResponse:
         """A JSON body."""
         text = json.dumps(body)
-        return await self._send(request, text.ljust(self._script.oversize_bytes), "application/json")
+        return await self._send(request, text.ljust(self._script.oversize_bytes).encode(), "application/json")
 
-    async def nonsense(self, request: web.Request, shape: str) -> web.StreamResponse:
+    async def nonsense(self, request: web.Request) -> web.StreamResponse:
         """200 with something that is no answer."""
-        content_type, text = _NONSENSE[self._script.nonsense]
-        return await self._send(request, text, content_type)
+        kind = self._script.nonsense
+        if kind == "gzip":
+            bomb = gzip.compress(b" " * _BOMB_BYTES, 1)
+            return await self._send(request, bomb, "application/json", {"Content-Encoding": "gzip"})
+        if kind == "chunk_cut":
+            return await self._cut_chunk(request)
+        return await self._send(request, _NONSENSE[kind], "text/html" if kind == "html" else "application/json")
 
-    async def _send(self, request: web.Request, text: str, content_type: str) -> web.StreamResponse:
-        data = text.encode()
+    async def _send(
+        self, request: web.Request, data: bytes, content_type: str, headers: Mapping[str, str] | None = None
+    ) -> web.StreamResponse:
         off = self._script.content_length_off
-        response = web.StreamResponse(headers={"Content-Type": content_type})
+        response = web.StreamResponse(headers={"Content-Type": content_type, **(headers or {})})
         response.content_length = max(len(data) + off, 0)
         await response.prepare(request)
         await self.write(response, data)
         if off > 0 and request.transport is not None:
+            request.transport.close()
+        return response
+
+    async def _cut_chunk(self, request: web.Request) -> web.StreamResponse:
+        """A chunk that announces more bytes than come."""
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        if request.transport is not None:
+            request.transport.write(b"%x\r\n" % (len(_WHOLE) + 20) + _WHOLE)
             request.transport.close()
         return response
 
@@ -90,5 +116,7 @@ class EventStream:
         return self._response
 
     async def _write(self, data: str) -> None:
-        comment = f": still here{self._end}{self._end}" if self._script.comments else ""
-        await self._sender.write(self._response, f"{comment}data: {data}{self._end}{self._end}".encode())
+        end = self._end
+        comment = f": still here{end}{end}" if self._script.comments else ""
+        fields = f"event: message{end}id: 7{end}retry: 10{end}" if self._script.sse_fields else ""
+        await self._sender.write(self._response, f"{comment}{fields}data: {data}{end}{end}".encode())

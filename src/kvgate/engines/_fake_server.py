@@ -104,8 +104,9 @@ class FakeServer:
         return web.json_response({"version": VERSION})
 
     async def _models(self, request: web.Request) -> web.StreamResponse:
-        model = {"id": MODEL, "object": "model", "owned_by": "kvgate", "max_model_len": self.context_tokens}
-        return web.json_response({"object": "list", "data": [model]})
+        model = {"id": self.script.listed_as or MODEL, "object": "model", "owned_by": "kvgate"}
+        length = {} if self.script.hide_context else {"max_model_len": self.context_tokens}
+        return web.json_response({"object": "list", "data": [model | length]})
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         page = f"# TYPE fake_requests_total counter\nfake_requests_total {self.n_requests}\n"
@@ -116,7 +117,7 @@ class FakeServer:
         content = body.get("content")
         if not isinstance(content, str):
             return _error(400, "'content' must be a string")
-        return web.json_response({"tokens": tokens.encode(content)})
+        return web.json_response({"tokens": [i + self.script.tokenizer_shift for i in tokens.encode(content)]})
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = await _body(request)
@@ -136,7 +137,7 @@ class FakeServer:
         body = await _body(request)
         prompt = body.get("prompt")
         if isinstance(prompt, list) and all(isinstance(i, int) for i in prompt):
-            prompt = tokens.decode(prompt)
+            prompt = tokens.decode(i - self.script.tokenizer_shift for i in prompt)
         if not isinstance(prompt, str):
             return _error(400, "'prompt' must be a string or a list of token ids")
         return await self._generate(request, _wish(body, read_prompt(prompt), shape))
@@ -145,16 +146,18 @@ class FakeServer:
         script, begun = self.script, time.monotonic()
         self.n_requests += 1
         number = self.n_requests
+        if number <= script.busy_first:
+            return _error(script.busy_status, "the fake engine is busy", "overloaded", script.retry_after)
         if script.die_after is not None and number > script.die_after:
             os.kill(os.getpid(), signal.SIGKILL)
         if script.hang_after is not None and number > script.hang_after:
             await asyncio.Event().wait()
-        n_prompt = len(tokens.encode(wish.asked.text))
+        n_prompt = len(tokens.encode(wish.asked.text)) + (script.template_tokens if wish.shape == "chat" else 0)
         refused = self._refuse(wish, number, n_prompt)
         if refused is not None:
             return refused
         if unit(script.seed, "nonsense", number) < script.nonsense_rate:
-            return await self._sender.nonsense(request, wish.shape)
+            return await self._sender.nonsense(request)
         reply = self._reply(wish, number, n_prompt)
         start = begun + self._ms(script.ttft_ms, script.ttft_sd_ms) / 1e3
         if not wish.stream:
@@ -194,8 +197,13 @@ class FakeServer:
                 (self.noise_seed, number),
             )
         reply = make_reply(given, n_prompt, wish.max_tokens, rows)
+        changed = script.fingerprint_after is not None and number > script.fingerprint_after
         return replace(
             reply,
+            model=(script.answers_as if number > script.answers_as_after else None) or script.listed_as or MODEL,
+            fingerprint=f"{script.fingerprint}changed" if changed else script.fingerprint,
+            usage_off=script.usage_off,
+            finish_reason=script.finish_lie or reply.finish_reason,
             usage_in_events=bool(wish.stream_options.get("continuous_usage_stats")) and script.continuous_usage,
             usage_at_end=bool(wish.stream_options.get("include_usage")),
         )
@@ -259,8 +267,12 @@ def _wish(body: Mapping[str, Any], asked: Asked, shape: str) -> _Wish:
     )
 
 
-def _error(status: int, message: str, kind: str = "invalid_request_error") -> web.Response:
-    return web.json_response({"error": {"code": status, "message": message, "type": kind}}, status=status)
+def _error(
+    status: int, message: str, kind: str = "invalid_request_error", retry_after: str | None = None
+) -> web.Response:
+    headers = {"Retry-After": retry_after} if retry_after is not None else None
+    body = {"error": {"code": status, "message": message, "type": kind}}
+    return web.json_response(body, status=status, headers=headers)
 
 
 async def serve(settings: Mapping[str, Any]) -> None:

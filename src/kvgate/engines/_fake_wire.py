@@ -20,6 +20,7 @@ class Reply:
     Attributes:
         ids: generated tokens, cut to max_tokens. rows: their logprobs, None if not asked for or withheld.
         usage_in_events, usage_at_end: what `stream_options` asked for.
+        model, fingerprint: the server's word for itself. usage_off: what it miscounts by.
     """
 
     answer: Answer
@@ -29,6 +30,9 @@ class Reply:
     rows: Sequence[TopRow] | None = None
     usage_in_events: bool = False
     usage_at_end: bool = False
+    model: str = MODEL
+    fingerprint: str | None = None
+    usage_off: int = 0
 
     @property
     def tool(self) -> tuple[str, str] | None:
@@ -42,8 +46,8 @@ class Reply:
     def usage(self, n_generated: int) -> dict[str, int]:
         return {
             "prompt_tokens": self.n_prompt,
-            "completion_tokens": n_generated,
-            "total_tokens": self.n_prompt + n_generated,
+            "completion_tokens": n_generated + self.usage_off,
+            "total_tokens": self.n_prompt + n_generated + self.usage_off,
         }
 
 
@@ -62,13 +66,13 @@ def chat_body(r: Reply) -> dict[str, Any]:
         call = {"id": "call_0", "type": "function", "function": {"name": name, "arguments": arguments}}
         message = {"role": "assistant", "content": None, "tool_calls": [call]}
     choice = {"index": 0, "message": message, "finish_reason": r.finish_reason, "logprobs": _content(r.rows)}
-    return _envelope("chat.completion", [choice]) | {"usage": r.usage(len(r.ids))}
+    return _envelope(r, "chat.completion", [choice]) | {"usage": r.usage(len(r.ids))}
 
 
 def completion_body(r: Reply) -> dict[str, Any]:
     """A whole text completion."""
     choice = {"index": 0, "text": tokens.decode(r.ids), "finish_reason": r.finish_reason, "logprobs": _content(r.rows)}
-    return _envelope("text_completion", [choice]) | {"usage": r.usage(len(r.ids))}
+    return _envelope(r, "text_completion", [choice]) | {"usage": r.usage(len(r.ids))}
 
 
 def native_body(r: Reply) -> dict[str, Any]:
@@ -113,7 +117,7 @@ def events(r: Reply, shape: str, per_event: int) -> Iterator[tuple[int, dict[str
     yield len(r.ids), _closing(r, shape)
     if r.usage_at_end and shape != "native":
         object_name = "chat.completion.chunk" if shape == "chat" else "text_completion"
-        yield len(r.ids), _envelope(object_name, []) | {"usage": r.usage(len(r.ids))}
+        yield len(r.ids), _envelope(r, object_name, []) | {"usage": r.usage(len(r.ids))}
 
 
 def _chat_event(r: Reply, start: int, end: int, pieces: Sequence[str]) -> dict[str, Any]:
@@ -162,12 +166,13 @@ def _closing(r: Reply, shape: str) -> dict[str, Any]:
 
 
 def _chunk(r: Reply, choice: Mapping[str, Any], n: int, object_name: str = "chat.completion.chunk") -> dict[str, Any]:
-    body = _envelope(object_name, [{"index": 0, **choice}])
+    body = _envelope(r, object_name, [{"index": 0, **choice}])
     return body | ({"usage": r.usage(n)} if r.usage_in_events else {})
 
 
-def _envelope(object_name: str, choices: list[Any]) -> dict[str, Any]:
-    return {"id": "fake-0", "object": object_name, "created": 0, "model": MODEL, "choices": choices}
+def _envelope(r: Reply, object_name: str, choices: list[Any]) -> dict[str, Any]:
+    said = {"id": "fake-0", "object": object_name, "created": 0, "model": r.model, "choices": choices}
+    return said if r.fingerprint is None else said | {"system_fingerprint": r.fingerprint}
 
 
 def _cut(rows: Sequence[TopRow] | None, start: int, end: int) -> Sequence[TopRow] | None:
