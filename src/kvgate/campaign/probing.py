@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kvgate.core.deployment import Deployment
-from kvgate.core.engine import Attach, Available, Generate, Lane, Missing
-from kvgate.core.errors import BadAnswer, EngineDied, EngineError, EngineTimeout, UserError
+from kvgate.core.engine import Attach, Available, Lane, Missing
+from kvgate.core.errors import BadAnswer, EngineChanged, EngineDied, EngineError, EngineTimeout, UserError
 from kvgate.core.text import one_line
 from kvgate.core.units import MIB_BYTES
 
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 #: Holds the key where no other variable is named.
 KEY_VARIABLE: Final = "KVGATE_API_KEY"
-#: A server that is busy or not ready yet is asked so often, with these pauses between.
-PAUSES_S: Final = (0.5, 1.5, 3.0)
-_BUSY: Final = (429, 502, 503, 504)
 _ABSENT: Final = (404, 405, 501)
 #: Room that is this far from what its type gives is another type's: printed sizes are rounded, blocks are whole.
 _ROOM_WITHIN: Final = Fraction(1, 20)
@@ -60,7 +57,7 @@ class Probe:
     log: LogFacts | None = None
     log_used: bool = False
     log_path: str = ""
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -101,7 +98,7 @@ def probe(
     try:
         pages = asyncio.run(_pages(url, key, key_variable or KEY_VARIABLE, timeout_s))
     except EngineTimeout as e:
-        raise UserError(f"{url}: {e}", fix="wait until it is ready, or give it --timeout") from None
+        raise UserError(f"{url}: {e}", fix="wait until it is ready, or give it longer: --timeout SECONDS") from None
     except EngineDied as e:
         raise UserError(f"{url}: nobody answers ({e})", fix="start the server, or correct the address") from None
     made = _made(url, pages, facts, base, str(log) if log else "")
@@ -129,11 +126,13 @@ async def _pages(url: str, key: str | None, variable: str, timeout_s: float) -> 
     """
     from kvgate.engines._http import HttpClient
     from kvgate.engines._pages import MAX_PAGE_BYTES, PAGE_PATHS, Pages, fetch
+    from kvgate.engines._retry import FIRST_CONTACT
 
-    async with HttpClient(url, api_key=key, timeout_s=timeout_s, max_body_bytes=MAX_PAGE_BYTES) as http:
+    most = MAX_PAGE_BYTES
+    async with HttpClient(url, api_key=key, timeout_s=timeout_s, max_body_bytes=most, backoff=FIRST_CONTACT) as http:
 
         async def get(path: str) -> Reply:
-            return await _patient(http, path)
+            return await http.fetch("GET", path)
 
         try:
             first = await get(PAGE_PATHS[0])
@@ -154,23 +153,11 @@ async def _pages(url: str, key: str | None, variable: str, timeout_s: float) -> 
     return Pages(found.got, found.missing, found.statuses)
 
 
-async def _patient(http: HttpClient, path: str) -> Reply:
-    """One GET; a server that is busy or starting is asked again, a bounded number of times."""
-    reply = await http.fetch("GET", path)
-    for pause_s in PAUSES_S:
-        # /health says 503 for good when an engine is dead: that is its answer.
-        if reply.status not in _BUSY or path != "/v1/models":
-            break
-        await asyncio.sleep(pause_s)
-        reply = await http.fetch("GET", path)
-    return reply
-
-
 def _refuse(url: str, reply: Reply, http: HttpClient, key: str | None, variable: str) -> None:
     """What the first page already decides.
 
     Raises:
-        UserError: a key is missing or refused, it is busy, broken, or no server of models.
+        UserError: a key is missing or refused, it is broken, or no server of models.
     """
     from kvgate.engines._refusal import refusal
 
@@ -180,9 +167,6 @@ def _refuse(url: str, reply: Reply, http: HttpClient, key: str | None, variable:
             "" if variable == KEY_VARIABLE else f", and name it by --api-key-env {variable}"
         )
         raise UserError(f"{url} {what} (HTTP {reply.status})", fix=fix)
-    if reply.status in _BUSY:
-        said = refusal("/v1/models", reply, http.clean)
-        raise UserError(f"{url}: {said}, {len(PAUSES_S) + 1} times", fix="wait until it is ready, then ask again")
     html = reply.content_type == "text/html" or reply.body.lstrip()[:1] == b"<"
     if html and (reply.status == 200 or reply.status not in _ABSENT):
         raise UserError(
@@ -274,40 +258,25 @@ def _bits(k: str | None, v: str | None) -> Fraction | None:
 
 
 async def _with_lanes(made: Probe, key: str | None) -> Probe:
-    """Each lane tried, and whether the answer is of the model that was asked."""
-    from dataclasses import replace
-
+    """Each lane tried; a server that answers as another model than it lists is no longer the one that was read."""
     from kvgate.engines._probe_checks import Named
     from kvgate.engines.openai import DRIVER
 
     try:
         async with DRIVER.open(Attach(made.url, api_key=key)) as session:
-            lanes = dict(await session.lanes())
-            said = await _answering_model(session, lanes)
-    except EngineError as e:
+            found = await session.lanes()
+    except EngineChanged as e:
         reason = one_line(str(e), 300)
-        return replace(made, lanes={lane: Missing(reason) for lane in Lane})
-    names = {str(c.value) for c in made.reading.every("model")}
-    shown = {lane: x if isinstance(x, Available) else Missing(one_line(x.reason, 300)) for lane, x in lanes.items()}
-    if said is None or not names or said in names:
-        return replace(made, lanes=shown)
-    lie = Named("answers-as-another-model", f"{', '.join(sorted(names)[:4])} was asked, {said} answers", ("an answer",))
-    return replace(made, lanes=shown, contradictions=(*made.contradictions, lie))
-
-
-async def _answering_model(session: Any, lanes: Mapping[Lane, Available | Missing]) -> str | None:
-    """The name under which the server answers; None where it gives none."""
-    if isinstance(lanes.get(Lane.CHAT), Available):
-        ask = Generate(messages=[{"role": "user", "content": "Say hi."}], max_tokens=1)
-    elif isinstance(lanes.get(Lane.COMPLETE), Available):
-        ask = Generate(prompt="Hello", max_tokens=1)
-    else:
-        return None
-    try:
-        name = (await session.generate(ask)).raw.get("model")
-    except BadAnswer:
-        return None
-    return one_line(name, 300) if isinstance(name, str) and name else None
+        other = Named("answers-of-another", reason, ("an answer",))
+        return replace(
+            made,
+            lanes={lane: Missing(reason) for lane in Lane},
+            contradictions=(*made.contradictions, other),
+        )
+    except EngineError as e:
+        return replace(made, lanes={lane: Missing(one_line(str(e), 300)) for lane in Lane})
+    lanes = {lane: x if isinstance(x, Available) else Missing(one_line(x.reason, 300)) for lane, x in found.items()}
+    return replace(made, lanes=lanes)
 
 
 # -- the document -------------------------------------------------------------------------------------------------

@@ -140,19 +140,26 @@ class HttpClient:
         return text if len(text) <= chars else text[: chars - 1] + "…"
 
     async def fetch(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float | None = None
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float | None = None,
+        patient: bool = True,
     ) -> Reply:
         """One request, the whole answer, whatever its status; a busy server is asked again.
 
         Args:
             timeout_s: of each try; waits between tries are bounded by the back-off.
+            patient: False takes 429 and 503 for an answer, as of a page that says so for good.
         """
 
         async def once() -> Reply:
             async with self._exchange(method, path, body, timeout_s) as response:
                 return await self._read(response, path)
 
-        return await self._patiently(path, once)
+        return await (self._patiently(path, once) if patient else once())
 
     async def stream(
         self,
@@ -191,6 +198,8 @@ class HttpClient:
         Raises:
             EngineBusy: it still is, after as many tries or as long as the back-off allows.
         """
+        if self._backoff.tries <= 1:
+            return await once()
         failed, waited_s = 0, 0.0
         while (reply := await once()).status in BUSY_STATUSES:
             failed += 1

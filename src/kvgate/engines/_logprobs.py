@@ -15,6 +15,8 @@ from kvgate.core.errors import BadAnswer
 
 #: A softmax in float32 may sum to a little over 1: llama.cpp was seen to return 1.00016 over a whole vocabulary.
 _OVER_ONE = 1e-3
+#: What servers put for "none" (vLLM's floor is -9999); one token may be that unlikely, every chosen one may not.
+_NO_MASS = -9e3
 #: Positions that must agree in every number before "identical everywhere" is no coincidence of a repetition loop.
 _IDENTICAL_POSITIONS = 4
 
@@ -87,7 +89,8 @@ def check_rows(rows: Sequence[Row]) -> None:
     """Refuse log-probabilities that no model can have meant.
 
     Raises:
-        BadAnswer: not finite, over 0, all 0.0, a top list that sums to more than 1, or identical everywhere.
+        BadAnswer: not finite, over 0, all 0.0, chosen tokens without any mass, a top list that sums to more than 1, or
+            identical everywhere.
     """
     kind = "degenerate_logprobs"
     positions = [row.logprobs for row in rows]
@@ -100,6 +103,9 @@ def check_rows(rows: Sequence[Row]) -> None:
     alternatives = any(len(p.top) > 1 for p in positions)
     if positions and (alternatives or len(positions) > 1) and all(_all_zero(p) for p in positions):
         raise BadAnswer(f"degenerate logprobs: all 0.0 at {len(positions)} positions", kind=kind)
+    if len(positions) > 1 and all(p.logprob <= _NO_MASS for p in positions):
+        n = len(positions)
+        raise BadAnswer(f"degenerate logprobs: the chosen token has no mass at all {n} positions", kind=kind)
     for i, p in enumerate(positions):
         mass = math.fsum(math.exp(x) for _, x in p.top)
         if mass > 1 + _OVER_ONE:

@@ -138,7 +138,8 @@ def _usage(body: Mapping[str, Any]) -> dict[str, int]:
     usage = body.get("usage")
     if not isinstance(usage, Mapping):
         return {}
-    return {str(k): n for k, n in usage.items() if isinstance(n, int) and not isinstance(n, bool)}
+    # A negative count counts nothing; what is not told is unknown.
+    return {str(k): n for k, n in usage.items() if isinstance(n, int) and not isinstance(n, bool) and n >= 0}
 
 
 def _count(body: Mapping[str, Any], usage: Mapping[str, int]) -> int | None:

@@ -18,14 +18,13 @@ from kvgate.engines._kvlog import LogFacts
 from kvgate.engines._openai_lanes import probe_lanes
 from kvgate.engines._openai_parse import Assembler, Reader, chat_piece, completion_piece, native_piece
 from kvgate.engines._openai_stream import Streamed
+from kvgate.engines._pages import fetch, read
 from kvgate.engines._refusal import refusal
 from kvgate.engines._retry import Backoff
 from kvgate.engines._watch import Watch
-from kvgate.engines.servers._server import NOT_HERE, Question, Server, refuse_alike
+from kvgate.engines.servers._server import Question, Server, first_that_scores, refuse_alike
 
 _NOT_HERE = (404, 405, 501)
-#: What servers say of themselves.
-PAGES = ("/v1/models", "/version", "/props", "/get_server_info")
 
 
 class OpenAISession:
@@ -149,14 +148,9 @@ class OpenAISession:
     # -- what the server is ---------------------------------------------------------------------------------
 
     async def pages(self) -> dict[str, Any]:
-        """The JSON of each page that a server has of itself; a page that is not there is left out."""
-        pages: dict[str, Any] = {}
-        for path in PAGES:
-            try:
-                pages[path] = await self.get_json(path)
-            except BadAnswer:
-                continue
-        return pages
+        """JSON or text of each page that a server has of itself; a page that is not there is left out."""
+        found = await fetch(lambda path: self._http.fetch("GET", path, patient=False))
+        return dict(found.got)
 
     async def deployment(self) -> Deployment:
         """What an attached server says of itself, and what it does to a fixed text; unknown stays None."""
@@ -220,32 +214,16 @@ class OpenAISession:
             raise ValueError(f"start {start} in a text of {len(ids)} tokens")
         if lane not in (Lane.PREFILL_TOPK, Lane.FORCED_DECODE):
             raise ValueError(f"{lane} is no lane of scoring")
-        rows = await self._scored(Question(ids, start, lane, k, base))
+        servers = [self._server] if self._server else await self._kinds()
+        self._server, rows = await first_that_scores(servers, self, Question(ids, start, lane, k, base))
         refuse_alike(rows, k)
         return rows
 
-    async def _scored(self, question: Question) -> list[TopKRow]:
-        servers: Sequence[Server] = [self._server] if self._server else await self._kinds()
-        reason = BadAnswer("no known kind of server scores a given text so", kind=NOT_HERE)
-        for server in servers:
-            try:
-                rows = await server.score(self, question)
-            except BadAnswer as e:
-                # What another kind's address said (404) is worth less than what is wrong with an answer.
-                if reason.kind == NOT_HERE or reason.status in _NOT_HERE:
-                    reason = e
-                if e.kind == "degenerate_logprobs":
-                    break
-                continue
-            self._server = server
-            return rows
-        raise reason
-
     async def _kinds(self) -> list[Server]:
         """The kind whose pages these are; all, if nobody's."""
-        pages, known = await self.pages(), list(registry.discover("server").values())
-        mine = [s for s in known if s.recognises(pages)]
-        return mine[:1] or known
+        known = registry.discover("server")
+        engine = read(await self.pages()).engine
+        return [known[engine]] if engine is not None and engine in known else list(known.values())
 
     @property
     def asked_ids(self) -> int:

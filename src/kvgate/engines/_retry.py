@@ -21,7 +21,7 @@ class Backoff:
     """How long a busy server is waited for.
 
     Attributes:
-        tries: requests in all; 1 waits for nothing.
+        tries: requests in all; 1 waits for nothing, and a refusal is then the answer.
         first_s: the first wait where the server names none; it doubles.
         longest_s: one wait at most, whatever the server names. total_s: all waits of one request together.
     """
@@ -38,6 +38,8 @@ class Backoff:
         return min(self.first_s * 2.0 ** (failed - 1), self.longest_s) * (0.5 + rng.random() / 2)
 
 
+#: For who waits in another way, or not at all.
+NO_WAIT = Backoff(tries=1)
 #: For the first question to a server that a person names: a mistake is to be told soon.
 FIRST_CONTACT = Backoff(tries=3, first_s=0.2, longest_s=2.0, total_s=4.0)
 

@@ -1,4 +1,4 @@
-"""What a kind of server is to `engines/openai.py`: who it is by its pages, and how it scores a given text."""
+"""What a kind of server is to `engines/openai.py`: how it scores a given text. `_pages` says whose server it is."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from kvgate.core.errors import BadAnswer
 
 #: Kind of the refusal of a lane that a server does not have: another kind of server may.
 NOT_HERE = "not_here"
+_ABSENT = (404, 405, 501)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +46,12 @@ class Server(Protocol):
     """One kind of server.
 
     Attributes:
+        name: the engine's, as its reader of pages has it.
         asked_ids: ids that a request may name so that they are in the answer; 0 for a kind that takes none.
     """
 
     name: str
     asked_ids: int
-
-    def recognises(self, pages: Mapping[str, Any]) -> bool:
-        """Whether the pages (/v1/models, /version, /props, /get_server_info; those that answered) are of this kind."""
-        ...
 
     async def score(self, ask: Asks, question: Question) -> list[TopKRow]:
         """The tops of each position.
@@ -64,12 +62,23 @@ class Server(Protocol):
         ...
 
 
-def owner(pages: Mapping[str, Any]) -> str:
-    """Who owns the first listed model: servers put their own name there ("vllm", "sglang", "llamacpp")."""
-    page = pages.get("/v1/models")
-    listed = page.get("data") if isinstance(page, Mapping) else None
-    first = listed[0] if isinstance(listed, list) and listed else None
-    return str(first.get("owned_by", "")).lower() if isinstance(first, Mapping) else ""
+async def first_that_scores(servers: Sequence[Server], ask: Asks, question: Question) -> tuple[Server, list[TopKRow]]:
+    """The first kind of server whose way of asking gives rows, and the rows.
+
+    Raises:
+        BadAnswer: none does; the reason that says most.
+    """
+    reason = BadAnswer("no known kind of server scores a given text so", kind=NOT_HERE)
+    for server in servers:
+        try:
+            return server, await server.score(ask, question)
+        except BadAnswer as e:
+            # What another kind's address said (404) is worth less than what is wrong with an answer.
+            if reason.kind == NOT_HERE or reason.status in _ABSENT:
+                reason = e
+            if e.kind == "degenerate_logprobs":
+                break
+    raise reason
 
 
 def missing_ids(row: TopKRow, base: TopKRow) -> list[int]:

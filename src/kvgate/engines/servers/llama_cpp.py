@@ -11,7 +11,7 @@ from typing import Any
 from kvgate.core.engine import Lane, TopKRow
 from kvgate.core.errors import BadAnswer
 from kvgate.engines import _topk
-from kvgate.engines.servers._server import NOT_HERE, Asks, Question, owner
+from kvgate.engines.servers._server import NOT_HERE, Asks, Question
 
 
 class LlamaCpp:
@@ -20,10 +20,6 @@ class LlamaCpp:
     name = "llama_cpp"
     #: `n_probs` has no cap, so that the top itself is as long as one likes.
     asked_ids = 0
-
-    def recognises(self, pages: Mapping[str, Any]) -> bool:
-        props = pages.get("/props")
-        return owner(pages).startswith("llama") or (isinstance(props, Mapping) and "build_info" in props)
 
     async def score(self, ask: Asks, question: Question) -> list[TopKRow]:
         if question.lane is not Lane.FORCED_DECODE:

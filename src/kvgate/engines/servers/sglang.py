@@ -5,13 +5,10 @@ Source: SGLang 0.5.23, managers/io_struct.py and managers/tokenizer_manager.py (
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from kvgate.core.engine import Lane, TopKRow
 from kvgate.core.errors import BadAnswer
 from kvgate.engines import _topk
-from kvgate.engines.servers._server import NOT_HERE, Asks, Question, joined, owner
+from kvgate.engines.servers._server import NOT_HERE, Asks, Question, joined
 
 #: Positions of one request that names ids: the ids of all of them are returned at each.
 _CHUNK = 64
@@ -23,9 +20,6 @@ class Sglang:
     name = "sglang"
     #: No cap in its source; the ids of a chunk of positions stay under this.
     asked_ids = 4096
-
-    def recognises(self, pages: Mapping[str, Any]) -> bool:
-        return owner(pages) == "sglang" or "/get_server_info" in pages
 
     async def score(self, ask: Asks, question: Question) -> list[TopKRow]:
         if question.lane is not Lane.PREFILL_TOPK:

@@ -7,13 +7,10 @@ Source: vLLM 0.32.0 sampling_params.py, entrypoints/openai/completion/protocol.p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from kvgate.core.engine import Lane, TopKRow
 from kvgate.core.errors import BadAnswer
 from kvgate.engines import _topk
-from kvgate.engines.servers._server import NOT_HERE, Asks, Question, joined, lost_mass, missing_ids, owner
+from kvgate.engines.servers._server import NOT_HERE, Asks, Question, joined, lost_mass, missing_ids
 
 #: A position is asked again, for the base's own ids, where so much of the base's mass would else be one rest. A token
 #: of a text costs a whole request then, so it is not done for crumbs.
@@ -26,9 +23,6 @@ class Vllm:
     name = "vllm"
     #: MAX_LOGPROB_TOKEN_IDS of sampling_params.py.
     asked_ids = 128
-
-    def recognises(self, pages: Mapping[str, Any]) -> bool:
-        return owner(pages) == "vllm"
 
     async def score(self, ask: Asks, question: Question) -> list[TopKRow]:
         if question.lane is not Lane.PREFILL_TOPK:
