@@ -125,11 +125,17 @@ class BackendRow(Ranged):
 
 
 class SelectionRow(Ranged):
-    """The order in which an engine tries its backends: the first that can serve a layer is taken."""
+    """The order in which an engine tries its backends: the first that can serve a layer is taken.
+
+    Attributes:
+        models: model types, with * and ?, that the row is for; empty is any other. vendor: of the device.
+    """
 
     attention: str
     capabilities: tuple[str, ...]
     order: tuple[str, ...]
+    models: tuple[str, ...] = ()
+    vendor: str = "nvidia"
 
 
 class DefaultRow(Ranged):

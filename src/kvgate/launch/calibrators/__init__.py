@@ -1,0 +1,1 @@
+"""One calibrator a file: how it is told to put KV scales into a checkpoint."""
