@@ -16,6 +16,7 @@ from kvgate.campaign.arms import BASE, PANEL, SERVING, Role, serving_order
 from kvgate.campaign.capacity import capacity_rows
 from kvgate.campaign.confirm import confirm
 from kvgate.campaign.context import RunContext
+from kvgate.campaign.cost import announce, took
 from kvgate.campaign.evidence import manifest
 from kvgate.campaign.judgement import judged
 from kvgate.campaign.measured import keep_facts, stored_facts
@@ -90,6 +91,7 @@ def check(spec: CheckSpec, progress: Progress) -> Outcome:
                 store.set_state(run.run_id, "interrupted")
             raise
         store.set_state(run.run_id, _end_state(run, outcome))
+        took(run, time.monotonic() - begun)
         return outcome
 
 
@@ -189,6 +191,7 @@ async def _observe(run: RunContext) -> None:
             return
         work = {a.name: {s.name: outstanding(run, s, a.name) for s in run.suites_of(SERVING)} for a in run.arms}
         _plan_work(run, work)
+        await announce(run, session, work)
         await run_panel(run, session)
         await run_arm(run, base, work[BASE], session)
     for arm in serving_order(run.arms):

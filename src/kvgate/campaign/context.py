@@ -55,6 +55,7 @@ class RunContext:
     untested: dict[str, str] = field(default_factory=dict)
     seen_before: bool = False
     panel_failed: bool = False
+    estimated_s: float = 0.0
     lost: Counter[str] = field(default_factory=Counter)
     short_context: bool = False
     met: set[tuple[str, str]] = field(default_factory=set)

@@ -95,6 +95,24 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class Speed:
+    """How fast one deployment computes, alone: reading n tokens takes `read_ms` * n + `attend_ms` * n * n.
+
+    Attributes:
+        attend_ms: attention's share, which grows with every token before. write_ms: one generated token.
+    """
+
+    read_ms: float
+    attend_ms: float
+    write_ms: float
+
+    def seconds(self, read_tokens: float, write_tokens: float) -> float:
+        """Seconds of one request of so many tokens; a written one attends to those read before it."""
+        attended = self.attend_ms * read_tokens * (read_tokens + 2 * write_tokens)
+        return (self.read_ms * read_tokens + attended + self.write_ms * write_tokens) / 1e3
+
+
+@dataclass(frozen=True, slots=True)
 class Attach:
     """A server that already runs. `log`: its load log, if the person has it; `api_key` comes from the environment."""
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
 from kvgate.core.deployment import Deployment, Engaged, Expected
-from kvgate.core.engine import ArmId, Attach, Launch, Panel, Request, Session
+from kvgate.core.engine import ArmId, Attach, Launch, Panel, Request, Session, Speed
 from kvgate.core.errors import LaneUnavailable
 from kvgate.engines import _llama_observe, _llama_resolve
 from kvgate.engines._llama_panel import LlamaCppPanel, panel_of
@@ -37,6 +37,12 @@ class LlamaCppDriver:
 
     def open_panel(self, launches: Mapping[ArmId, Launch]) -> AbstractContextManager[Panel]:
         return panel_of(launches)
+
+    async def speed(self, session: Session) -> Speed | None:
+        """How fast a server of ours is on this machine now; None for one of somebody else."""
+        from kvgate.engines._llama_speed import speed_of
+
+        return await speed_of(session) if isinstance(session, LlamaCppSession) else None
 
     async def verify_panel(self, panel: Panel, base: ArmId, session: Session, ids: Sequence[int]) -> float | None:
         """One position, fed in one step on both sides; see `_llama_verify`."""
