@@ -40,6 +40,7 @@ FIELDS: dict[str, Kind] = {
     "tokens": "int",
     "window_tokens": "int",
     "kv_gib": "float",
+    "kv_bytes": "int",  # as it was named; most servers measure instead
     "context_tokens": "int",
     "batch_tokens": "int",
     "slots": "int",

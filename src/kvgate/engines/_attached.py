@@ -174,8 +174,10 @@ def _consequence(pages: Reading, log: LogFacts | None) -> Consequence:
     blocks, block = pages.whole("blocks"), pages.whole("block_tokens")
     if seen.cells is None and not tokens and pages.engine == "trtllm" and blocks and block:
         update["cells"] = blocks * block
-    kv_gib = pages.value("kv_gib")
-    if seen.kv_mib is None and isinstance(kv_gib, int | float):
+    kv_gib, kv_bytes = pages.value("kv_gib"), pages.whole("kv_bytes")
+    if seen.kv_mib is None and kv_bytes is not None:
+        update["kv_mib"] = round(kv_bytes / MIB_BYTES, 2)
+    elif seen.kv_mib is None and isinstance(kv_gib, int | float):
         update["kv_mib"] = round(kv_gib * 2**30 / MIB_BYTES, 2)
     scale = _scale(update.get("k_codec", seen.k_codec), log)
     if scale is not None:

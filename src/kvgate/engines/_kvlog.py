@@ -15,6 +15,7 @@ from typing import Final
 
 from kvgate.core.deployment import CachePart, Consequence
 from kvgate.core.errors import UserError
+from kvgate.core.text import one_line
 from kvgate.core.units import MIB_BYTES
 from kvgate.enginefacts import log_patterns, page_facts
 from kvgate.engines.pages._reader import Claim, converted
@@ -265,7 +266,7 @@ def _plain_facts(text: str) -> tuple[Consequence, tuple[str, ...]]:
             found |= {"k_codec": codec, "v_codec": codec}
         else:
             continue
-        lines.append(line.strip()[:500])
+        lines.append(one_line(line, 500))
     return Consequence.model_validate(found | _summed(parts)), tuple(lines)
 
 

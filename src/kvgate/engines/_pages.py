@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
-from kvgate.core.errors import BadAnswer, EngineTimeout
+from kvgate.core.errors import BadAnswer, EngineBusy, EngineTimeout
 from kvgate.core.text import one_line
 from kvgate.engines import pages as folder
 from kvgate.engines._http import Reply
@@ -31,7 +31,6 @@ OLDER: Final = {"/server_info": "/get_server_info", "/model_info": "/get_model_i
 GENERIC: Final = "openai"
 #: An ordinary page is a few KiB; SGLang's arguments and vLLM's histograms are tens.
 MAX_PAGE_BYTES: Final = 8 * 2**20
-PAGE_TIMEOUT_S: Final = 15.0
 _ABSENT = (404, 405, 501)
 
 
@@ -148,8 +147,9 @@ async def _one(
         reply = await get(path)
     except (BadAnswer, EngineTimeout) as e:
         missing[known_as] = one_line(str(e), 200)
-        if isinstance(e, BadAnswer) and e.status is not None:
-            statuses[known_as] = e.status
+        status = e.status if isinstance(e, BadAnswer | EngineBusy) else None
+        if status is not None:
+            statuses[known_as] = status
         return
     statuses[known_as] = reply.status
     if reply.status != 200:

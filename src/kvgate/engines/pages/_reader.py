@@ -159,6 +159,8 @@ def converted(field: str, raw: Any, words: Mapping[str, str], pattern: str = "")
     text = _as_word(raw)
     if text is None:
         return None
+    if text in ("null", "None") and text not in words:
+        return None
     text = words.get(text, words.get("*", text))
     kind = FIELDS[field]
     if kind == "word":
