@@ -5,7 +5,7 @@ models elsewhere. Variable KVGATE_STAND_IN holds JSON: {"stored": torch type tha
 its room is multiplied by, "gib_factor": and its memory, "die": text of an error before it is ready, "port_taken": true,
 "child_file": where the child's pid is written, "slow_s": seconds before it is ready, "late_s": seconds from there until
 it listens, "page": tokens of a page, "radix": false, "speculative": algorithm, "scales": lines of the log, "info":
-fields of its page, "ignores_salt": true, "old_args": the arguments' line of older versions}.
+fields of its page, "ignores_salt": true, "record": file, "old_args": the arguments' line of older versions}.
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ def handler(args: argparse.Namespace, script: dict[str, Any]) -> type[Toy]:
 
     class Handler(Toy):
         key, context, owner = args.api_key or "", int(args.context_length), "sglang"
+        record = script.get("record", "")
 
         def page(self, path: str) -> Any:  # type: ignore[override]
             if path == "/metrics":

@@ -54,6 +54,8 @@ class Toy(BaseHTTPRequestHandler):
     """
 
     key, model, context, owner, slow_s = "", "model", 1024, "toy", 0.0
+    #: File that every request and its answer are written to, one JSON value a line.
+    record = ""
     open_paths: tuple[str, ...] = ("/health", "/metrics")
     protocol_version = "HTTP/1.1"
 
@@ -96,7 +98,13 @@ class Toy(BaseHTTPRequestHandler):
             self.error(400, str(e))
             return
         if made is not None:
+            self.note(self.path, body, made)
             self.send(200, made)
+
+    def note(self, path: str, body: Any, answer: Any) -> None:
+        if self.record:
+            with open(self.record, "a", encoding="utf-8") as f:
+                f.write(json.dumps({"path": path, "body": body, "answer": answer}) + "\n")
 
     def allowed(self, path: str) -> bool:
         if self.key and path not in self.open_paths and self.headers.get("Authorization") != f"Bearer {self.key}":
@@ -168,13 +176,14 @@ class Toy(BaseHTTPRequestHandler):
             )
             choice = {"index": 0, "finish_reason": "length" if n == len(made) else None} | said
             usage = {"usage": self.usage(before, n)} if _wants(body, "continuous_usage_stats") else {}
-            self.event(head | {"choices": [choice]} | usage)
+            self.event(body, head | {"choices": [choice]} | usage)
         if _wants(body, "include_usage"):
-            self.event(head | {"choices": [], "usage": self.usage(before, len(made))})
+            self.event(body, head | {"choices": [], "usage": self.usage(before, len(made))})
         self.wfile.write(b"data: [DONE]\n\n")
         self.close_connection = True
 
-    def event(self, value: Any) -> None:
+    def event(self, body: Any, value: Any) -> None:
+        self.note(self.path + " stream", body, value)
         self.wfile.write(b"data: " + json.dumps(value).encode() + b"\n\n")
         self.wfile.flush()
 
