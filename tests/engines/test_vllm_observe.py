@@ -190,6 +190,29 @@ def test_the_last_words_say_why(lines: list[str], says: str) -> None:
     assert last_words(lines) == says
 
 
+@pytest.mark.parametrize(
+    ("signal", "says"),
+    [
+        (9, "its engine core was ended by signal 9 (killed, as the system does when memory runs out)"),
+        (
+            4,
+            "its engine core was ended by signal 4 (an illegal instruction: this build needs what the processor",
+        ),
+        (11, "its engine core was ended by signal 11"),
+    ],
+)
+def test_a_core_that_a_signal_ended(signal: int, says: str) -> None:
+    """A process that memory or the processor ended says nothing itself; the server's echo names the signal."""
+    echo = (
+        "(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above. "
+        f"Failed core proc(s): {{'EngineCore': -{signal}}}"
+    )
+
+    assert last_words(["(APIServer pid=1) INFO 11-30 12:00:00 [x.py:1] hello", echo]).startswith(says)
+    assert last_words(["(EngineCore pid=2) ValueError: the first cause", echo]) == "ValueError: the first cause"
+    assert "ended by" not in last_words([echo.replace("{'EngineCore': -" + str(signal) + "}", "{}")])
+
+
 def test_a_killed_engine_has_no_last_words() -> None:
     """Where it was killed, only an error that it had said before counts, not whatever stands last."""
     assert last_words(["INFO:     Application startup complete."], errors_only=True) == ""

@@ -38,6 +38,14 @@ _ECHOES: Final = (
     "DeadError",
 )
 MAX_LINE_CHARS: Final = 600
+#: A process of vLLM's that a signal ended while loading: v1/engine/utils.py CoreEngineProcManager.
+_FAILED_CORE: Final = re.compile(r"Failed core proc\(s\): \{[^}]*?: -(\d{1,2})\b")
+#: What signals mean that nobody here sends.
+_SIGNALS: Final[Mapping[int, str]] = {
+    4: "an illegal instruction: this build needs what the processor lacks, such as AVX-512",
+    9: "killed, as the system does when memory runs out",
+    7: "a bus error, as when shared memory runs out",
+}
 
 
 class Log:
@@ -101,7 +109,7 @@ class Keeper:
         self.log.finish()
         number = -status if status < 0 else status - 128
         killed = status < 0 or 0 < number < 65
-        how = f"killed by signal {number}" if killed else f"exit status {status}"
+        how = f"killed by signal {number}{_meaning(number)}" if killed else f"exit status {status}"
         # Who is killed has no last words; what stands last in the log was said of something else.
         why = one_line(last_words(self.log.lines(), errors_only=killed), 300)
         return f"{how}: {why}" if why else how
@@ -136,16 +144,23 @@ def child_env(extra: Mapping[str, str]) -> dict[str, str]:
     return kept | dict(extra)
 
 
+def _meaning(signal: int) -> str:
+    return f" ({_SIGNALS[signal]})" if signal in _SIGNALS else ""
+
+
 def last_words(lines: Iterable[str], *, errors_only: bool = False) -> str:
     """Why vLLM ended: the first error that is not a mere echo of another, else the last line."""
     found: list[str] = []
-    last = ""
+    last = core = ""
     for line in lines:
         text = _PREFIX.sub("", line[:MAX_LINE_CHARS]).rstrip()
         last = text.strip() or last
+        if (m := _FAILED_CORE.search(text)) and not core:
+            core = f"its engine core was ended by signal {m[1]}{_meaning(int(m[1]))}"
         if m := _ERROR.search(text):
             found.append((m[1] or m[2]).strip())
     told = [e for e in found if not any(echo in e for echo in _ECHOES)]
     # pydantic says first that there is an error, and a line later which.
     said = [e for e in told if "validation error" not in e]
-    return next(iter((*said, *told, *found)), "" if errors_only else last)
+    # A signal leaves no error of its own.
+    return next(iter((*said, *told, *filter(None, [core]), *found)), "" if errors_only else last)
