@@ -77,6 +77,17 @@ def test_every_request_is_one_that_sglang_takes(exchanged: list[dict[str, Any]])
     assert {s["path"].removesuffix(" stream") for s in exchanged} == set(SHAPES["requests"])
 
 
+def test_every_request_goes_past_the_cache(exchanged: list[dict[str, Any]]) -> None:
+    """Each has a salt of its own, but for the steps of one text; a prompt is scored from its first token on."""
+    bodies = [s["body"] for s in exchanged if not s["path"].startswith("/tokenize") and " stream" not in s["path"]]
+    steps = {b["cache_salt"] for b in bodies if b.get("logprob_start_len") == -1}
+    others = [b["cache_salt"] for b in bodies if b.get("logprob_start_len") != -1]
+
+    assert len(set(others)) == len(others)
+    assert not steps & set(others)
+    assert {b["logprob_start_len"] for b in bodies if "logprob_start_len" in b} == {0, -1}
+
+
 def without_foreign(path: str, body: Any) -> Any:
     """`/tokenize` is asked in two servers' words at once; SGLang's model says that it takes any field."""
     foreign = ("content", "add_special") if path == "/tokenize" else ()

@@ -40,6 +40,8 @@ _EVIDENCE: Final = (
     *("version", "requested_dtype", "dtype", "model_dtype", "backend", "scales", "tokens", "context_tokens", "slots"),
     *("batched_tokens", "fallback"),
 )
+#: A contradiction that `engaged` sees itself, with the plan in hand.
+_OURS: Final = "requested-not-applied"
 #: An element type that more than one codec has: the log cannot tell these apart.
 _SAME_ELEMENTS: Final = {"mxfp8": "fp8_e4m3"}
 
@@ -173,7 +175,7 @@ def evidence_of(log: StartLog | None, info: ServerInfo, package: str = "") -> tu
         facts = [f for name in _EVIDENCE for f in log.every(name)]
         lines = {f.line: f.text for f in facts} | {c.line: c.text for c in log.caches}
         said += dict.fromkeys(lines[n] for n in sorted(lines))
-        said += [f"log: {c.says}" for c in log.contradictions if c.severity == "error"]
+        said += [f"log: {c.says}" for c in log.contradictions if c.severity == "error" and c.id != _OURS]
     return (*said, *info.lines)
 
 
