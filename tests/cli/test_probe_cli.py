@@ -83,6 +83,7 @@ def document(capsys: pytest.CaptureFixture[str], pages: dict[str, Any], *more: s
 
 
 FP8_LOG = str(kit.LOGS / "vllm_0.32.0_cpu_fp8_e4m3.log")
+SCHEME_LOG = str(kit.LOGS / "vllm_0.32.0_cpu_auto_kv_scheme.log")
 AUTO_LOG = str(kit.LOGS / "vllm_0.32.0_cpu_auto.log")
 
 
@@ -160,6 +161,24 @@ def test_room_that_is_not_its_types(capsys: pytest.CaptureFixture[str], fp8_log:
     assert [c["id"] for c in got["contradictions"]] == ["capacity-not-as-type"]
     assert "2.00 times" in got["contradictions"][0]["says"]
     assert "1.00 times" in got["contradictions"][0]["says"]
+
+
+@pytest.mark.parametrize(
+    ("log", "base_log", "named"),
+    [
+        (FP8_LOG, AUTO_LOG, False),
+        (SCHEME_LOG, AUTO_LOG, True),  # says auto, stores FP8: a checkpoint's own scheme
+        (FP8_LOG, SCHEME_LOG, True),  # its baseline is FP8 itself: room is not twice
+        (AUTO_LOG, AUTO_LOG, False),
+    ],
+)
+def test_room_of_recorded_starts(capsys: pytest.CaptureFixture[str], log: str, base_log: str, named: bool) -> None:
+    """A baseline that `auto` started in FP8 shows by its room alone."""
+    with serving(routes_of({"/v1/models": {"data": []}})) as (url, _):
+        code, out, err = run(capsys, url, "--no-lanes", "--json", "--log", log, "--base-log", base_log)
+
+    assert code == (4 if named else 0), err
+    assert [c["id"] for c in json.loads(out)["contradictions"]] == (["capacity-not-as-type"] if named else [])
 
 
 @pytest.mark.parametrize("columns", ["40", "80"])

@@ -8,6 +8,7 @@ from live servers of 0.32.0 on the CPU. SGLang's and TensorRT-LLM's are built wi
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,32 +22,23 @@ def llama_pages() -> dict[str, Any]:
     return dict(json.loads((HERE / "data" / "probe_llama_cpp_b11549.json").read_text()))
 
 
+def recorded_vllm(name: str) -> dict[str, Any]:
+    """Recorded: "fp8" (with /server_info), "auto", and "scheme", where a checkpoint turns FP8 on."""
+    return dict(json.loads((HERE / "data" / "probe_vllm_0.32.0_cpu.json").read_text())[name])
+
+
 def vllm_pages(
     dtype: str = "fp8_e4m3", *, tokens: int = 93_184, version: str = "0.32.0", **labels: str
 ) -> dict[str, Any]:
-    """vLLM 0.32's pages with the labels that matter, in the order of its CacheConfig."""
-    every = {
-        "block_size": "128",
-        "cache_dtype": dtype,
-        "enable_prefix_caching": "True",
-        "gpu_memory_utilization": "0.92",
-        "kv_cache_dtype_skip_layers": "[]",
-        "kv_cache_size_tokens": str(tokens),
-        "num_gpu_blocks": str(tokens // 128),
-        **labels,
-        "engine": "0",
-    }
-    told = ",".join(f'{name}="{value}"' for name, value in every.items())
-    return {
-        "/v1/models": {"data": [{"id": "smollm2", "owned_by": "vllm", "root": "smollm2-hf", "max_model_len": 8192}]},
-        "/version": {"version": version},
-        "/metrics": (
-            "# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig\n"
-            "# TYPE vllm:cache_config_info gauge\n"
-            f"vllm:cache_config_info{{{told}}} 1.0\n"
-            'vllm:num_requests_running{engine="0",model_name="smollm2"} 0.0\n'
-        ),
-    }
+    """The recorded pages without /server_info, of the servers whose logs lie in `tests/plan/logs`; labels as given."""
+    pages = recorded_vllm("fp8")
+    changed = {"cache_dtype": dtype, "kv_cache_size_tokens": str(tokens), "num_gpu_blocks": str(tokens // 128)} | labels
+    metrics = str(pages["/metrics"])
+    for name, value in changed.items():
+        metrics, n = re.subn(rf'\b{name}="[^"]*"', f'{name}="{value}"', metrics)
+        assert n == 1, name
+    listed = {"id": "smollm2", "owned_by": "vllm", "root": "smollm2-hf", "max_model_len": 8192}
+    return {"/v1/models": {"data": [listed]}, "/version": {"version": version}, "/metrics": metrics}
 
 
 def sglang_pages(**server_info: Any) -> dict[str, Any]:

@@ -141,6 +141,22 @@ def test_ordinary_pages_agree(pages: Pages) -> None:
     assert ids(pages, None) == set()
 
 
+@pytest.mark.parametrize("name", ["fp8", "auto", "scheme"])
+def test_recorded_pages_agree(name: str) -> None:
+    """Real servers' pages, with and without /server_info."""
+    assert ids(kit.recorded_vllm(name), None) == set()
+
+
+def test_a_checkpoint_that_turns_fp8_on_is_unknown_by_its_pages() -> None:
+    """The recorded server stores FP8, and its gauge says auto: nothing is claimed, and the reason says why."""
+    pages = kit.recorded_vllm("scheme")
+    seen = describe(kit.URL, None, pages, None)
+
+    assert (read(pages).word("config_dtype"), seen.consequence.k_codec) == ("auto", None)
+    assert seen.consequence.cells == 93_184
+    assert "turns FP8 on later" in unknown(pages, None)["kv_dtype"]
+
+
 # -- logs of two ----------------------------------------------------------------------------------------------------
 
 

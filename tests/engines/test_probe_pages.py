@@ -130,8 +130,8 @@ def test_metrics_are_held_apart_from_words() -> None:
         (kit.vllm_pages("fp9"), None),
         (kit.vllm_pages("fp8_e4m3", version="0.99.0"), None),
         # Arguments, which the platform may change.
-        (kit.sglang_pages(), None),
-        (kit.trtllm_pages(), None),
+        (kit.sglang_pages(version="0.30.0"), None),
+        (kit.trtllm_pages(version="0.20.0"), None),
     ],
 )
 def test_which_page_proves_a_type(pages: dict[str, Any], codec: str | None) -> None:

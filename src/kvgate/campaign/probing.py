@@ -235,9 +235,11 @@ def _room_against(seen: Deployment, log: LogFacts | None, base: LogFacts) -> lis
     got, want = (tokens / room) / (base_tokens / base_room), base_bits / bits
     if abs(got / want - 1) <= _ROOM_WITHIN:
         return []
+    auto = "auto" in (ours.stored.how, theirs.stored.how)
     says = (
         f"room: {ours.stored.k} should hold {float(want):.2f} times the baseline's tokens in the same bytes "
         f"({theirs.stored.k}), it holds {float(got):.2f} times ({int(tokens):,} against {int(base_tokens):,})"
+        + ("; under auto, a checkpoint's KV scheme turns FP8 on without a word" if auto else "")
     )
     return [Named("capacity-not-as-type", says, (ours.where, theirs.where))]
 
@@ -337,6 +339,7 @@ def observed(found: Probe) -> dict[str, Any]:
         "k_scale": got.k_scale.origin if got.k_scale is not None else None,
         "v_scale": got.v_scale.origin if got.v_scale is not None else None,
         **seen.loud.model_dump(),
+        "flash_attention": who.flash_attention,
         "tokens": got.cells if start is None or start.tokens is None else start.tokens,
         "window_tokens": reading.whole("window_tokens")
         or (start.whole("window_tokens") if start is not None else None),

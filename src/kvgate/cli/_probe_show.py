@@ -104,6 +104,7 @@ def _attention(asked: dict[str, Any], seen: dict[str, Any]) -> list[tuple[str, s
     return [
         ("backend", backend),
         ("kernel", _or(seen["kernel"])),
+        *([("flash attn", seen["flash_attention"])] if seen["flash_attention"] else []),
         ("queries", _or(seen["query_dtype"])),
         ("probability", _or(seen["probability_dtype"])),
         ("accumulates", _or(seen["accumulation"])),
@@ -157,6 +158,9 @@ def _section(console: Console, title: str, rows: Sequence[tuple[str, str]], *, s
     if not rows:
         return
     console.print(Text(title, style=style))
+    if not any(label for label, _ in rows):
+        console.print(Padding(Text("\n").join(_value(value) for _, value in rows), (0, 0, 0, 2)))
+        return
     table = Table.grid(padding=(0, 1))
     wide = all(len(label) <= _LABEL_CHARS for label, _ in rows) or console.width >= 80
     if wide:

@@ -120,6 +120,7 @@ def _identity(pages: Reading, log: LogFacts | None) -> Identity:
         prefix_cache=flag("prefix_cache"),
         chunked_prefill=flag("chunked_prefill"),
         speculation=speculation if isinstance(speculation, str) else None,
+        flash_attention=None if start is None else start.word("flash_attention"),
     )
 
 
