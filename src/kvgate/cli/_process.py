@@ -62,9 +62,8 @@ class Guarded:
         os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)
         if self._must and not isinstance(e, BrokenPipeError):
-            raise OutputLost(
-                f"standard output cannot be written: {e.strerror or e}; what was measured is kept: kvgate show last"
-            ) from e
+            kept = "; what was measured is kept: kvgate show last" if sys.argv[1:2] == ["check"] else ""
+            raise OutputLost(f"standard output cannot be written: {e.strerror or e}{kept}") from e
 
 
 def guard_streams() -> None:

@@ -43,7 +43,9 @@ def check(
     ] = None,
     arm: Annotated[
         list[str] | None,
-        typer.Option("--arm", help="Settings of one arm, NAME:python=PATH,env.K=V,batch=64; a new NAME is a floor."),
+        typer.Option(
+            "--arm", help="Settings of one arm, NAME:batch=64,env.K=V or NAME:python=PATH; a new NAME is a floor."
+        ),
     ] = None,
     against: Annotated[
         str | None, typer.Option(help="Baseline that already runs; MODEL is then the candidate's address.")

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import shutil
 import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import kvgate.cli
 from kvgate.cli._process import end_on_signals, guard_streams, ignore_signals
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     import typer
 
 USAGE, INVALID, INTERRUPTED = 2, 4, 130
+#: In fewer columns than this the boxes of a help page would cut the names of options off.
+BOXED_COLUMNS, LEAST_COLUMNS = 80, 20
 _INTERRUPTED = "interrupted; the same command goes on where it stopped"
 
 
@@ -33,12 +36,17 @@ def build_app(first_word: str = "") -> typer.Typer:
     """
     import typer  # takes long enough for a Ctrl-C, so only once that is handled
 
+    settings: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
+    columns = shutil.get_terminal_size().columns
+    if columns < BOXED_COLUMNS:
+        settings["terminal_width"] = max(LEAST_COLUMNS, columns)
     app = typer.Typer(
         name="kvgate",
         help="May I store the KV cache in FP8, q8_0 or smaller, on my model, engine build and context lengths?",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        rich_markup_mode="rich" if columns >= BOXED_COLUMNS else None,
+        context_settings=settings,
     )
 
     @app.callback()
@@ -68,7 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as e:
         # typer carries its own copy of click's exceptions from 0.29 on; both have format_message.
         if hasattr(e, "format_message"):
-            return _say(f"{e.format_message()} (see kvgate --help)", USAGE)
+            said = e.format_message()
+            # Nothing to say: nothing was asked for, and the help page has been printed already.
+            return _say(f"{said} (see kvgate --help)", USAGE) if said.strip() else USAGE
         if type(e).__name__ == "Abort":
             return _say(_INTERRUPTED, INTERRUPTED)
         return _say(f"internal error: {type(e).__name__}: {e}; traceback in {_keep_traceback()}", INVALID)

@@ -23,8 +23,8 @@ def show(
 
 def show_run(run: str, store: str | None, *, json_out: bool, policy_digest: str = "") -> int:
     """The same from code; `policy_digest` narrows to the verdicts of one policy."""
+    from kvgate.cli._layout import indent, lead, say
     from kvgate.cli._terminal import out_console, print_json
-    from kvgate.core.text import one_line
     from kvgate.core.verdict import Decision, worst
     from kvgate.store.open import open_store
 
@@ -49,14 +49,16 @@ def show_run(run: str, store: str | None, *, json_out: bool, policy_digest: str 
         print_json(document)
         return code
     console = out_console()
-    console.print(f"run {row.run_id}: {row.state}, {row.created}")
+    say(console, f"run {row.run_id}: {row.state}, {row.created}")
     if not verdicts:
-        console.print("no verdict yet: run the same kvgate check again to resume it")
+        say(console, "no verdict yet: run the same kvgate check again to resume it")
     for v in verdicts:
-        console.print(one_line(f"{v['candidate']}: {v['headline']}"))
+        say(console, f"{v['candidate']}: {v['headline']}")
         for f in v["findings"]:
-            console.print(one_line(f"{f['status']:>12}  {f['rule']}: {f['message']}"), soft_wrap=True)
-        console.print(one_line(f"        next  {v['next']['action']}. {v['next']['why']}"), soft_wrap=True)
+            say(console, f"{f['rule']}: {f['message']}", first=lead(console, f["status"]), indent=indent(console))
+        for what in v.get("untested", ()):
+            say(console, what, first=lead(console, "not tested"), indent=indent(console))
+        say(console, f"{v['next']['action']}. {v['next']['why']}", first=lead(console, "next"), indent=indent(console))
     if report:
-        console.print(f"report: {report}", soft_wrap=True)
+        say(console, f"report: {report}")
     return code
