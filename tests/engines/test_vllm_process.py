@@ -138,7 +138,7 @@ def test_a_server_that_listens_late_is_waited_for(python: Path, folder: Path) ->
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"stored": "bfloat16"}, "names no KV cache type, or its metrics or layers name another"),
+        ({"stored": "bfloat16"}, "the log: bf16, the metrics: fp8_e4m3"),
         ({"tokens_factor": 0.5}, "93,184 tokens in fp8_e4m3 were planned, the log says 46,592"),
     ],
 )

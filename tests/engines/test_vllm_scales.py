@@ -246,7 +246,7 @@ def test_layers_in_another_type_contradict(unit: Launch) -> None:
     verdict, _ = held(unit, told(unit).replace('"fp8_e4m3"', '"bfloat16"'))
 
     assert verdict.level is Engagement.CONTRADICTED
-    assert "layers name another" in verdict.reason
+    assert "the log: fp8_e4m3, the layers: bf16" in verdict.reason
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,9 @@ class Keeper:
         self.log.finish()
         number = -status if status < 0 else status - 128
         killed = status < 0 or 0 < number < 65
-        how = f"killed by signal {number}{_meaning(number)}" if killed else f"exit status {status}"
+        how = (
+            f"killed by signal {number}{_meaning(number) if number != 9 else ''}" if killed else f"exit status {status}"
+        )
         # Who is killed has no last words; what stands last in the log was said of something else.
         why = one_line(last_words(self.log.lines(), errors_only=killed), 300)
         return f"{how}: {why}" if why else how

@@ -45,6 +45,8 @@ GAUGE: Final = "vllm:cache_config_info"
 _CHUNKED: Final = re.compile(r"\b(?:enable_chunked_prefill|chunked_prefill_enabled)=(True|False)")
 _SPECULATION: Final = re.compile(r"\bspeculative_config=(None|.{1,160}?)(?:, tokenizer=|$)")
 _ECHO: Final = "LLM engine (v"
+#: Begins the evidence that nobody knows the type.
+_DISAGREE: Final = "the type of the cache is told differently: "
 #: Begins the evidence that the scales in force are not those of the recipe.
 _WRONG: Final = "scales of "
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -206,16 +208,8 @@ def _wanted(launch: Launch, side: str) -> dict[int, float]:
 def _consequence(launch: Launch, log: StartLog | None, layers: Sequence[LayerSeen], seen: Seen) -> Consequence:
     if log is None:
         return Consequence()
-    stored = log.stored
-    k, v = stored.k, stored.v
-    label = seen.labels.get("cache_dtype", "auto")
-    own = load(ENGINE).codec_of(label)
-    if own is not None and k is not None and own != k:
-        # Log and metrics of one server disagree: nobody knows.
-        k = v = None
-    if k is not None and (inside := {codec_of(x.word) for x in layers} - {None}) and inside != {k}:
-        # Layers that are kept native say `auto`, which names no codec.
-        k = v = None
+    # Where log, metrics and layers of one server disagree, nobody knows.
+    k, v = (None, None) if _disagreement(log, layers, seen) else (log.stored.k, log.stored.v)
     k_scale, v_scale = _scales(launch, log, layers)
     tokens, kv_bytes = log.tokens, log.kv_bytes
     parts = _parts(launch.expected, tokens, k, v, len(launch.request.model.geometry.layers))
@@ -229,6 +223,23 @@ def _consequence(launch: Launch, log: StartLog | None, layers: Sequence[LayerSee
         k_scale=k_scale,
         v_scale=v_scale,
     )
+
+
+def _disagreement(log: StartLog, layers: Sequence[LayerSeen], seen: Seen) -> str:
+    """What log, metrics and layers say of the type, where they do not say one; else empty.
+
+    Layers that are kept native say `auto`, which names no codec.
+    """
+    said = {
+        "the log": {log.stored.k},
+        "the metrics": {codec_of(seen.labels.get("cache_dtype", ""))},
+        "the layers": {codec_of(x.word) for x in layers},
+    }
+    named = {who: sorted(c for c in codecs if c) for who, codecs in said.items()}
+    told = {who: codecs for who, codecs in named.items() if codecs}
+    if "the log" not in told or len({c for codecs in told.values() for c in codecs}) < 2:
+        return ""
+    return _DISAGREE + ", ".join(f"{who}: {' and '.join(codecs)}" for who, codecs in told.items())
 
 
 def _parts(expected: Expected, tokens: int | None, k: str | None, v: str | None, layers: int) -> tuple[CachePart, ...]:
@@ -256,6 +267,7 @@ def _evidence(launch: Launch, log: StartLog | None, layers: Sequence[LayerSeen],
         facts = [f for name in _EVIDENCE for f in log.every(name)]
         said += dict.fromkeys(f.text for f in sorted(facts, key=lambda f: f.line))
         said += [f"log: {c.says}" for c in log.contradictions if c.severity == "error"]
+        said += filter(None, [_disagreement(log, layers, seen)])
     if seen.labels:
         told = ", ".join(f'{name}="{seen.labels[name]}"' for name in _TOLD if name in seen.labels)
         said.append(f"/metrics {GAUGE}: {told}")
@@ -305,7 +317,8 @@ def engaged(expected: Expected, observed: Deployment) -> Engaged:
             lines,
         )
     if seen.k_codec is None or seen.v_codec is None:
-        return _no("the load log names no KV cache type, or its metrics or layers name another", lines)
+        told = next((line for line in lines if line.startswith(_DISAGREE)), "the load log names no KV cache type")
+        return _no(told, lines)
     for what, want, got in (("K type", expected.k_codec, seen.k_codec), ("V type", expected.v_codec, seen.v_codec)):
         if want != got:
             return _no(f"{what}: asked for {want}, the log says {got}", lines)
