@@ -63,11 +63,15 @@ def test_a_pin_that_hides_another_kernel_says_so(device: str, before: str, now: 
 
 
 def test_a_kernel_that_serves_one_arm_only_is_shouted() -> None:
-    """TurboQuant's backend reads no 16-bit cache: each arm has its own, loudly."""
-    found = launch("vllm", "Qwen/Qwen3-32B", "turboquant_4bit_nc", version="0.32.0", device="h100")
+    """TurboQuant's backend reads no 16-bit cache, and in a dense model four layers keep one: it cannot be named."""
+    dense = launch("vllm", "Qwen/Qwen3-32B", "turboquant_4bit_nc", version="0.32.0", device="h100")
+    hybrid = launch("vllm", "Qwen/Qwen3.5-27B", "turboquant_4bit_nc", version="0.32.0", device="h100")
+    kept = launch("vllm", "Qwen/Qwen3.5-27B", "turboquant_4bit_nc/keep=L3", version="0.32.0", device="h100")
 
-    assert found.backends == {"candidate": "TURBOQUANT", "baseline": "FLASH_ATTN"}
-    assert "THE KERNEL CHANGES" in found.loud[0]
+    assert dense.backends == kept.backends == {"baseline": "FLASH_ATTN"}
+    assert "--attention-backend" not in dense.candidate.argv
+    assert hybrid.backends == {"candidate": "TURBOQUANT", "baseline": "FLASH_ATTN"}
+    assert all("THE KERNEL CHANGES" in found.loud[0] for found in (dense, hybrid, kept))
 
 
 def test_windows_that_are_kept_are_skipped() -> None:
@@ -242,3 +246,30 @@ def test_what_llama_cpp_cannot_serve(gguf: str, kv: str, says: str) -> None:
     """Words that must not reach llama-server stop before it."""
     with pytest.raises(UserError, match=says):
         launch("llama_cpp", gguf, kv)
+
+
+@pytest.mark.parametrize(
+    ("engine", "name", "kv", "says"),
+    [
+        ("vllm", "scheme_int", "native", "type is left out"),
+        ("vllm", "scheme_group", "fp8_e4m3", "strategy is group"),
+        ("vllm", "modelopt_kv_only", "native", "quant_algo is null"),
+        ("vllm", "affine", "nvfp4", "NVFP4_AFFINE"),
+        ("vllm", "modelopt_fp8", "fp8_e5m2", "method modelopt"),
+        ("sglang", "affine", "fp8_e4m3", "NVFP4_AFFINE"),
+        ("sglang", "per_head", "native", "one for each head"),
+    ],
+)
+def test_checkpoints_that_do_not_load(engine: str, name: str, kv: str, says: str, tmp_path: Path) -> None:
+    """What config.json alone shows to be refused by the engine is refused here, for a native cache too."""
+    with pytest.raises(UserError) as caught:
+        launch(engine, str(folder(tmp_path, name)), kv, device="h100")
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["dense", "scheme", "per_head", "modelopt_fp8", "modelopt_nvfp4", "head80", "gptq"])
+def test_sound_checkpoints_are_served(name: str, tmp_path: Path) -> None:
+    """A near miss of each refusal: the same kind of checkpoint as it should be."""
+    found = launch("vllm", str(folder(tmp_path, name)), "fp8_e4m3", device="h100")
+
+    assert found.rollback is not None and after(found.rollback.argv, "--kv-cache-dtype") == "bfloat16"

@@ -20,18 +20,24 @@ class CheckpointKv:
         method: `quant_method`, lower case; "" for none.
         algorithm: ModelOpt's word, upper case ("FP8", "NVFP4"); "" for none.
         scheme: compressed-tensors' or ModelOpt's description of the cache; None for none.
-        name: the codec that geometry reads out of both; "" for none.
+        name: the codec that geometry reads out of both; "" for none. no_weights: quant_algo is null.
     """
 
     method: str = ""
     algorithm: str = ""
     scheme: Mapping[str, object] | None = None
     name: str = ""
+    no_weights: bool = False
 
     @property
     def per_head(self) -> bool:
         """One scale a head (compressed-tensors' attn_head)."""
         return self.scheme is not None and self.scheme.get("strategy") == "attn_head"
+
+    @property
+    def kv_only(self) -> bool:
+        """ModelOpt quantized the cache and nothing else."""
+        return self.method == "modelopt" and self.no_weights and bool(self.algorithm)
 
     @property
     def asks(self) -> bool:
@@ -55,4 +61,6 @@ def checkpoint_kv(ask: Ask) -> CheckpointKv:
             algorithm = algorithm or next((w.upper() for w in words if isinstance(w, str) and w), "")
             described = part.get("kv_cache_scheme")
             scheme = scheme if scheme is not None or not isinstance(described, Mapping) else described
-    return CheckpointKv(method, algorithm, scheme, ask.geometry.kv_scheme)
+    parts = [part for p in found for part in (p, p.get("quantization")) if isinstance(part, Mapping)]
+    no_weights = any("kv_cache_quant_algo" in p and p.get("quant_algo") is None for p in parts)
+    return CheckpointKv(method, algorithm, scheme, ask.geometry.kv_scheme, no_weights)

@@ -63,3 +63,16 @@ def _check_grain(side: Side, checkpoint: CheckpointKv, engine: str, calibrated: 
             raise UserError(f"{side}: the checkpoint has one scale for each head", fix="write :head")
         if param not in ("head", "tensor"):
             raise UserError(f"{side}: {engine} takes no {param!r} with {side.codec}", fix=f"write {side.codec}")
+
+
+def refuse_affine(checkpoint: CheckpointKv, codec: str, engine: str) -> None:
+    """ModelOpt's affine and rotated caches carry biases or a rotation that no FP8 path of an engine reads.
+
+    Raises:
+        UserError: the checkpoint is one, and the cache is to be quantized.
+    """
+    if codec not in UNSCALED and checkpoint.algorithm.endswith(("_AFFINE", "_ROTATE")):
+        raise UserError(
+            f"{engine} does not read ModelOpt's {checkpoint.algorithm} cache: its biases would be dropped",
+            fix="calibrate anew with --kv_cache_qformat fp8, or write native",
+        )

@@ -20,7 +20,8 @@ def check_tp(ask: Ask) -> tuple[str, ...]:
     given = ask.text_config.get("num_attention_heads")
     queries = [given] if isinstance(given, int) and given > 0 else []
     if not _fits(ask.tp, kv, queries):
-        said = f"{kv[0]} KV heads" if not _fits(ask.tp, kv, []) else f"{queries[0]} attention heads"
+        wrong = next((n for n in kv if not _fits(ask.tp, [n], [])), None)
+        said = f"{wrong} KV heads" if wrong is not None else f"{queries[0]} attention heads"
         fits = [str(n) for n in _OFFERED if _fits(n, kv, queries)]
         raise UserError(f"{said} do not divide by --tp {ask.tp}", allowed=fits)
     if kv and kv[0] < ask.tp:

@@ -23,7 +23,7 @@ _DSA = (("dsa_prefill_backend", "--dsa-prefill-backend"), ("dsa_decode_backend",
 #: Triton's E4M3, as with vLLM (vllm issue 26431); not verified for SGLang, so not written.
 _BEFORE_E4M3 = ("7.5", "8.0", "8.6", "8.7")
 #: Layers beside attention whose kernels and pages SGLang settles by rules that were not read in full.
-_UNREAD = ("kda", "lightning_attention")
+_UNREAD = ("kda", "lightning_attention", "cross_attention")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def pin(ask: Ask, facts: EngineFacts, word: str) -> Pins:
         return _pin_dsa(ask, facts, word)
     if ask.vendor not in ("nvidia", "amd"):
         return Pins(loud=(f"the attention backend is not pinned: what reads {word} on {ask.where} was not read",))
-    if any(y.kind in _UNREAD for y in ask.geometry.layers):
+    if any(y.kind in _UNREAD for y in ask.geometry.layers) or _is_unread_hybrid(ask, facts):
         if word not in (*NATIVE_WORDS, "fp8_e4m3"):
             raise UserError(f"what SGLang does with {word} for {ask.model_type} was not read", fix="write fp8_e4m3")
         return Pins(loud=("the attention backend is not pinned: SGLang's choice for this family was not read in full",))
@@ -130,13 +130,25 @@ def _pin_dsa(ask: Ask, facts: EngineFacts, word: str) -> Pins:
     return Pins(options["candidate"], options["baseline"], names, loud, notes)
 
 
+def _is_unread_hybrid(ask: Ask, facts: EngineFacts) -> bool:
+    """Recurrent layers beside attention on 10.x, of a family without a row: page rules there depend on the family."""
+    row = _row(ask, facts, "full")
+    hybrid = any(y.state for y in ask.geometry.layers) and ask.vendor == "nvidia"
+    return hybrid and _within(ask.capability, ("10",)) and (row is None or not row.models)
+
+
 def _order(ask: Ask, facts: EngineFacts, attention: str) -> tuple[str, ...]:
     """Backends in the order of the model's family, else of the platform."""
+    row = _row(ask, facts, attention)
+    return row.order if row is not None else ()
+
+
+def _row(ask: Ask, facts: EngineFacts, attention: str) -> SelectionRow | None:
     for row in facts.selection:
         ours = not row.models or any(fnmatchcase(ask.model_type, m) for m in row.models)
         if ours and row.attention == attention and row.vendor == ask.vendor and _is_on(ask, row):
-            return row.order
-    return ()
+            return row
+    return None
 
 
 def _is_on(ask: Ask, row: SelectionRow) -> bool:

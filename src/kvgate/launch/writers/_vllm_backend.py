@@ -18,6 +18,8 @@ _ALWAYS_FP8 = ("12",)
 _E4M3, _BEFORE_E4M3 = ("fp8", "fp8_e4m3", "fp8_per_token_head"), ("7", "8.0", "8.6", "8.7")
 #: DeepSeek-V4's own layers: the one backend with 16-bit rows, and where (models/deepseek_v4/nvidia, 0.32.0).
 _V4_PLAIN, _V4_PLAIN_ON = "FLASHINFER_MLA_SPARSE_DSV4", ("10",)
+#: Layers whose backends are in the table; MiniMax's sparse attention and cross attention have classes of their own.
+_READ = ("full_attention", "sliding_window", "chunked_attention", "mla", "sparse_mla")
 #: FlashAttention 3 with one accumulator loses needles from here on (vllm blog of 2026-04-22).
 _LONG_TOKENS = 65_536
 
@@ -90,6 +92,11 @@ def pin(ask: Ask, facts: EngineFacts, checkpoint: CheckpointKv, word: str, nativ
         )
     if ask.vendor != "nvidia":
         return Pins(loud=(f"nothing is known of vLLM on {ask.where}: whether it takes {word} there was not read",))
+    _refuse_triton(ask, facts, _place(ask), word, skip)
+    unread = sorted({y.kind for y in ask.geometry.layers if y.kv_heads and y.kind not in _READ})
+    if unread:
+        said = f"vLLM's kernels for {', '.join(unread)} were not read, and a named backend would have to serve them"
+        return Pins(loud=(f"the attention backend is not pinned: {said}",))
     needs = layer_needs(tuple(y for y in ask.geometry.layers if y.kv_heads))
     at = _place(ask, per_head=(checkpoint.per_head or _asks_per_head(ask)) and word.startswith("fp8"))
     found = _pinned(ask, facts, at, word, native, needs, skip)
@@ -110,17 +117,7 @@ def _pinned(
     new, old = choose(facts, at, word, quantized), choose(facts, at, native, needs)
     if (new is not None and not all(new)) or (new is None and not _serving(facts, at, (word,), quantized)):
         raise UserError(f"no attention backend of vLLM serves {word} on {ask.where}", fix="write fp8_e4m3 or native")
-    # Triton cannot compile E4M3 there; FlashInfer may not have the head size, and then there is nothing else.
-    triton_fails = word in _E4M3 and at.on(_BEFORE_E4M3)
-    rows = {b.name: b for b in facts.backend if not (triton_fails and b.name.startswith("TRITON"))}
-    if triton_fails and (
-        any(n not in rows for n in new or ())
-        or not all(any(not why_not(r, at, word, n) for r in rows.values()) for n in quantized)
-    ):
-        raise UserError(
-            f"{word} would run on Triton here, which cannot compile E4M3 below compute capability 8.9",
-            fix="serve bf16, or try fp8_e5m2",
-        )
+    rows = {b.name: b for b in facts.backend if not (_triton_fails(at, word) and b.name.startswith("TRITON"))}
     order = tuple(dict.fromkeys((*(old or ()), *(new or ())))) or tuple(rows)
     both = [
         name
@@ -132,11 +129,31 @@ def _pinned(
     ]
     if both:
         return _alike(ask, both[0], word, native, new, old)
+    if skip or _keeps_boundary(ask, word):
+        return _apart(word, native, new, old)
     if new is None or old is None or len(new) > 1 or len(old) > 1 or not all(old):
         theirs = f"{', '.join(new or ()) or 'not known'}; {native}: {', '.join(old or ()) or 'not known'}"
         return Pins(loud=(f"THE KERNEL MAY CHANGE TOO: no one backend serves both arms ({word}: {theirs})",))
     said = f"THE KERNEL CHANGES TOO: the candidate runs on {new[0]}, the baseline on {old[0]}"
     return Pins({"candidate": new[0], "baseline": old[0]}, (said,))
+
+
+def _keeps_boundary(ask: Ask, word: str) -> bool:
+    """Whether vLLM keeps the first and last two layers native by itself: in dense models (turboquant/config.py)."""
+    packed = word.startswith("turboquant_") or word == "ultraquant_4bit"
+    return packed and not any(y.state for y in ask.geometry.layers)
+
+
+def _apart(word: str, native: str, new: tuple[str, ...] | None, old: tuple[str, ...] | None) -> Pins:
+    """A backend that is named has to serve the kept layers too, or vLLM stops: so the candidate names none."""
+    usual = old[0] if old and len(old) == 1 else ""
+    kept = ", and the kept layers on FlashAttention 2" if word.startswith("turboquant_") else ""
+    theirs = ", ".join(new or ()) or "a backend that is not known"
+    said = (
+        f"THE KERNEL CHANGES TOO: the candidate runs {word} on {theirs}{kept}; the "
+        f"baseline runs {native} on {usual or 'several'}; a backend named for the candidate would have to serve both"
+    )
+    return Pins({"baseline": usual} if usual else {}, (said,))
 
 
 def _alike(
@@ -156,6 +173,30 @@ def _alike(
         f"{word} with {', '.join(new)}; both arms are pinned to {name}, so compare with what serves today as well"
     )
     return Pins(names, (said,))
+
+
+def _triton_fails(at: Place, word: str) -> bool:
+    return word in _E4M3 and at.on(_BEFORE_E4M3)
+
+
+def _refuse_triton(ask: Ask, facts: EngineFacts, at: Place, word: str, skip: tuple[str, ...]) -> None:
+    """E4M3 below 8.9, where FlashInfer lacks the head size, so that only Triton is left, which cannot compile it.
+
+    Raises:
+        UserError: it would.
+    """
+    if not _triton_fails(at, word):
+        return
+    quantized = _quantized_needs(ask, skip)
+    new = choose(facts, at, word, quantized) or ()
+    others = [r for r in facts.backend if not r.name.startswith("TRITON")]
+    if any(n.startswith("TRITON") for n in new) or not all(
+        any(not why_not(r, at, word, n) for r in others) for n in quantized
+    ):
+        raise UserError(
+            f"{word} would run on Triton here, which cannot compile E4M3 below compute capability 8.9",
+            fix="serve bf16, or try fp8_e5m2",
+        )
 
 
 def _serving(facts: EngineFacts, at: Place, words: Sequence[str], needs: Sequence[LayerNeed]) -> bool:

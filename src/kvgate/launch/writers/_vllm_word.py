@@ -8,7 +8,7 @@ from kvgate.enginefacts.facts import EngineFacts
 from kvgate.formats.spec import by_spelling
 from kvgate.launch.checkpoint_kv import CheckpointKv
 from kvgate.launch.commands import Ask, refuse_auto
-from kvgate.launch.scale_origin import origin_notes
+from kvgate.launch.scale_origin import origin_notes, refuse_affine
 
 NATIVE_WORDS = ("bfloat16", "float16")
 #: A scale for each token and head is a type of its own.
@@ -29,6 +29,7 @@ def word_of(ask: Ask, facts: EngineFacts, checkpoint: CheckpointKv, native: str,
     """
     recipe = ask.recipe
     refuse_auto(recipe)
+    refuse_unloadable(ask, checkpoint)
     if recipe.k is None or recipe.v is None:
         return native
     if recipe.k != recipe.v:
@@ -43,6 +44,7 @@ def word_of(ask: Ask, facts: EngineFacts, checkpoint: CheckpointKv, native: str,
     if codec == "fp8_e4m3" and ask.model_type.startswith("deepseek_v4"):
         return "fp8"  # the one FP8 word that each of its classes lists
     word = row.spelling if row is not None else codec
+    refuse_affine(checkpoint, codec, "vLLM")
     _refuse_checkpoint(word, ask, checkpoint)
     if word in NATIVE_WORDS and word != native and ask.geometry.native_dtype:
         notes.append(f"the model computes in {native}, and its cache is to be {word}")
@@ -91,14 +93,26 @@ def _refuse_checkpoint(word: str, ask: Ask, checkpoint: CheckpointKv) -> None:
             raise UserError(f"{word} needs heads of one size for K and V", fix="write fp8_e4m3")
     if word.startswith("turboquant") and any(y.window_tokens and not y.chunked for y in layers):
         raise UserError(f"{word}: vLLM rejects TurboQuant on models with sliding windows", fix="write fp8_e4m3")
-    if checkpoint.scheme is not None and word.startswith("fp8") and not ask.calibrated_as:
-        _check_scheme(checkpoint)
 
 
-def _check_scheme(checkpoint: CheckpointKv) -> None:
-    """compressed-tensors schemes that vLLM loads: 8 bits, float, symmetric, tensor or attn_head."""
+def refuse_unloadable(ask: Ask, checkpoint: CheckpointKv) -> None:
+    """Checkpoints that vLLM does not load, whatever type is asked for.
+
+    compressed-tensors schemes have to be 8-bit symmetric floats of strategy tensor or attn_head; ModelOpt's have to
+    quantize more than the cache (quantization/compressed_tensors, quantization/modelopt.py, 0.32.0).
+
+    Raises:
+        UserError: with what is wrong in it.
+    """
+    if ask.calibrated_as:
+        return
+    if checkpoint.kv_only:
+        raise UserError(
+            "vLLM loads no ModelOpt checkpoint that quantizes the KV cache alone (quant_algo is null)",
+            fix="quantize the weights too, or --calibrate llm-compressor from the 16-bit original",
+        )
     scheme = checkpoint.scheme or {}
-    if checkpoint.method not in ("compressed-tensors", "compressed_tensors"):
+    if checkpoint.scheme is None or checkpoint.method not in ("compressed-tensors", "compressed_tensors"):
         return
     wrong = [
         f"{key} is {scheme.get(key, 'left out')}"

@@ -27,7 +27,7 @@ from kvgate.launch.kept_layers import refuse_kept
 from kvgate.launch.known_trouble import refuse_known_trouble
 from kvgate.launch.model_default import own_kv_word
 from kvgate.launch.read_range import version_notes
-from kvgate.launch.scale_origin import origin_notes
+from kvgate.launch.scale_origin import origin_notes, refuse_affine
 from kvgate.launch.tensor_parallel import check_tp
 from kvgate.launch.writers._sglang_backend import NVFP4, pin
 from kvgate.launch.writers._sglang_limits import refuse_unserved
@@ -127,6 +127,11 @@ def _word(ask: Ask, facts: EngineFacts, checkpoint: CheckpointKv, native: Native
     """
     recipe = ask.recipe
     refuse_auto(recipe)
+    if checkpoint.per_head and not ask.calibrated_as:
+        raise UserError(
+            "SGLang loads one KV scale for a layer, and this checkpoint has one for each head (attn_head)",
+            fix="calibrate anew from the 16-bit original, with one scale for a layer",
+        )
     if recipe.k is None or recipe.v is None:
         return native.word
     if recipe.k != recipe.v:
@@ -135,6 +140,7 @@ def _word(ask: Ask, facts: EngineFacts, checkpoint: CheckpointKv, native: Native
     if side.transforms and side.transforms != ("none",):
         raise UserError(f"KV recipe {str(recipe)!r}: SGLang has no transform to ask for", fix="leave + out")
     codec = _codec(side, facts, ask)
+    refuse_affine(checkpoint, codec, "SGLang")
     if not ask.model_type.startswith("deepseek_v4"):
         notes += origin_notes(ask, side, codec, checkpoint, "SGLang")
     if "head" in side.params:

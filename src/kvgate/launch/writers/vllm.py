@@ -40,6 +40,8 @@ def commands(ask: Ask) -> Commands:
     refuse_known_trouble(ask, facts, word)
     why = no_native(ask)
     pins = pin(ask, facts, checkpoint, word, native, skip)
+    if word.startswith("turboquant_") or word == "ultraquant_4bit":
+        notes.append(f"{word} keeps the first two and the last two layers of a dense model native by itself")
     notes += [*pins.notes, *_start_notes(ask, facts, checkpoint, native)]
     candidate = Serve(_argv(ask, ask.served, word, pins.names.get("candidate", ""), skip))
     baseline = None if why else Serve(_argv(ask, ask.served, native, pins.names.get("baseline", ""), ()))
@@ -98,8 +100,6 @@ def _skipped(ask: Ask, word: str, notes: list[str]) -> tuple[str, ...]:
     stateless = sorted(n for n in numbers if n not in {y.index for y in layers if y.kv_heads})
     if stateless and layers:
         notes.append(f"layers {', '.join(map(str, stateless[:8]))} have no KV cache: skipping them changes nothing")
-    if word.startswith("turboquant") or word == "ultraquant_4bit":
-        notes.append(f"{word} keeps the first two and the last two layers of a dense model by itself, beside these")
     return (*map(str, numbers), *kinds)
 
 
