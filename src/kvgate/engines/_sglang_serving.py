@@ -92,7 +92,7 @@ class SglangServer(SglangSession):
 
     async def observe(self) -> None:
         """Ask for one token, so that no case pays for kernels that are made at first use; then read log and page."""
-        body = {"model": MODEL_NAME, "prompt": [1] * 8, "max_tokens": 1, "temperature": 0.0}
+        body = {"model": MODEL_NAME, "prompt": [1] * 8, "max_tokens": 1, "temperature": 0.0, "cache_salt": "warm-up"}
         await self.post_json("/v1/completions", body, timeout_s=_WARM_UP_S)
         made = deployment_of(
             self.launch,
