@@ -39,6 +39,9 @@ BLOCK_ROWS = 16
 #: Largest |e| for the fast form. p below e**-87 is subnormal in float32 and loses digits; times exp(40) it still weighs
 #: less than e**-47. Rows further apart are evaluated from the definition.
 FAR_LOGITS = 40.0
+#: BLAS splits longer vectors among threads, which wait for each other in loops: on a machine with other work that took
+#: 50 times the CPU time of one thread (19 against 0.4 ms a position), and its sums depend on the number of cores.
+DOT_ENTRIES = 8192
 #: Ranks are stored in 16 bits.
 RANK_CAP = 65_535
 
@@ -76,7 +79,7 @@ class BaseRows:
         np.exp(x, out=w)
         z = float(w.sum())
         # argmax finds a NaN first, and -inf and +inf make the dot product NaN: one check for all of them.
-        mean_x = float(np.dot(w, x)) / z
+        mean_x = _dot(w, x) / z
         if not np.isfinite(mean_x):
             raise BadAnswer("degenerate logits: the base's row holds NaN or infinity")
         np.divide(w, z, out=self.p[i], casting="same_kind")
@@ -147,6 +150,11 @@ def perplexity_ratio(mean_logprob_loss: F64 | float) -> F64:
     return np.exp(np.asarray(mean_logprob_loss, dtype=np.float64))
 
 
+def _dot(a: F64, b: F64) -> float:
+    """Inner product on one thread: the same bits on any number of cores."""
+    return sum(float(np.dot(a[i : i + DOT_ENTRIES], b[i : i + DOT_ENTRIES])) for i in range(0, len(a), DOT_ENTRIES))
+
+
 def _quiet() -> np.errstate:
     """NaN and infinity are found and raised as BadAnswer; numpy need not warn about them too."""
     return np.errstate(invalid="ignore", over="ignore", divide="ignore")
@@ -163,7 +171,7 @@ def _divergence(base: BaseRows, i: int, row: F32, scratch: tuple[F64, F64, F64])
     d, g, p = scratch
     np.subtract(base.logits[i], row, out=d, dtype=np.float64)
     np.copyto(p, base.p[i])
-    mean_d = float(np.dot(p, d)) / base.mass[i]
+    mean_d = _dot(p, d) / base.mass[i]
     if not np.isfinite(mean_d):
         raise BadAnswer("degenerate logits: the arm's row holds NaN or infinity")
     d -= mean_d
@@ -173,7 +181,7 @@ def _divergence(base: BaseRows, i: int, row: F32, scratch: tuple[F64, F64, F64])
     np.exp(g, out=g)
     g -= 1.0
     g += d
-    kl = float(np.log1p(max(float(np.dot(p, g)) / base.mass[i], 0.0)))
+    kl = float(np.log1p(max(_dot(p, g) / base.mass[i], 0.0)))
     return kl, base.lse[i] - mean_d + kl
 
 
@@ -183,7 +191,7 @@ def _by_definition(base: BaseRows, i: int, row: F32) -> tuple[float, float]:
     top = a.max()
     arm_lse = float(top + np.log(np.exp(a - top).sum()))
     log_p = b - base.lse[i]
-    return max(float(np.dot(np.exp(log_p), log_p - (a - arm_lse))), 0.0), arm_lse
+    return max(_dot(np.exp(log_p), log_p - (a - arm_lse)), 0.0), arm_lse
 
 
 def _rank(row: F32, token: int) -> int:
