@@ -1,7 +1,7 @@
 """The fidelity lane beside llama.cpp's own two passes: the same model, tokens, positions, ubatch and threads.
 
     python benchmarks/fidelity.py MODEL.gguf TEXT --peer BUILD/bin/llama-perplexity [--chunks 4] [--context 512]
-        [--candidates q8_0 q4_0] [--repeats 3] [--threads 1] [--ubatch 128] [--json] [--markdown]
+        [--candidates q8_0 q4_0] [--repeats 3] [--threads 1] [--ubatch 128] [--every] [--keep FILE] [--json]
 
 The peer is built from llama.cpp's sources (b11434 and later), with the instruction set of the llama.cpp wheel that
 kvgate runs, so that neither side has faster kernels; on x86-64:
@@ -329,7 +329,7 @@ def stored_bytes(found: Mapping[str, Sequence[Any]]) -> float:
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Both sides in turn, `repeats` times."""
     first, rest = args.candidates[0], args.candidates[1:]
-    costs: dict[str, list[Cost]] = {}
+    costs = kept(args.keep)
     theirs: dict[str, PeerStats] = {}
     ours: Any = None
 
@@ -339,7 +339,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder) / "base.kld"
-        for _ in range(args.repeats):
+        done = min((len(runs) for runs in costs.values()), default=0)
+        for _ in range(done, max(args.repeats, done + 1)):
             base.unlink(missing_ok=True)
             note("peer, base", peer_pass(args, base, "f16", write=True)[0])
             head = read_base(base)
@@ -355,7 +356,16 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
                 note(f"kvgate, {', '.join([first, *rest[:more]])}", cost)
             if args.every:
                 note(f"kvgate, {first}, all positions", our_run(args, base, [first], every=True)[0])
+            if args.keep:
+                args.keep.write_text(json.dumps({who: [asdict(c) for c in runs] for who, runs in costs.items()}))
     return report(args, head, costs, theirs, ours)
+
+
+def kept(path: Path | None) -> dict[str, list[Cost]]:
+    """Costs of earlier repeats; each of them took its turns within one go."""
+    if path is None or not path.exists():
+        return {}
+    return {who: [Cost(**c) for c in runs] for who, runs in json.loads(path.read_text()).items()}
 
 
 def report(
@@ -442,8 +452,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--candidates", nargs="+", default=["q8_0", "q4_0"])
     parser.add_argument("--every", action="store_true", help="also score all positions, as the suite does")
+    parser.add_argument("--keep", type=Path, help="file with the costs of repeats that are done; at least one is added")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.job:

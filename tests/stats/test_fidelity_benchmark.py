@@ -1,4 +1,4 @@
-"""The arithmetic of `benchmarks/fidelity.py`: the peer's file and words, the same positions, agreement; no peer runs."""
+"""The arithmetic of `benchmarks/fidelity.py`: the peer's file and words, the same positions, agreement; no peer."""
 
 from __future__ import annotations
 
