@@ -304,6 +304,7 @@ def document(found: Probe) -> dict[str, Any]:
         "log": _log(found),
         "pages": dict.fromkeys(found.pages.got, "read") | dict(found.pages.missing),
         "lanes": None if found.lanes is None else {lane.value: _lane(x) for lane, x in found.lanes.items()},
+        **({"lanes_why": "none was tried (--no-lanes)"} if found.lanes is None else {}),
     }
 
 

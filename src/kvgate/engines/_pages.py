@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from kvgate.core.errors import BadAnswer, EngineBusy, EngineTimeout
 from kvgate.core.text import one_line
+from kvgate.enginefacts import page_facts
 from kvgate.engines import pages as folder
 from kvgate.engines._http import Reply
 from kvgate.engines.pages._reader import Claim, PageReader, Sign, Value
@@ -115,11 +116,19 @@ def _identified(signs: tuple[Sign, ...]) -> tuple[str | None, str]:
     return None, "no page is one that a known engine has"
 
 
-async def fetch(get: Callable[[str], Awaitable[Reply]], *, paths: tuple[str, ...] = PAGE_PATHS) -> Pages:
+@cache
+def page_paths() -> tuple[str, ...]:
+    """Every page that a server is asked for: `PAGE_PATHS`, and what else a row of an engine names."""
+    every = [page_facts.load(engine) for engine in page_facts.engines()]
+    named = {row.path for facts in every for row in facts.sign} | {row.path for facts in every for row in facts.fact}
+    return (*PAGE_PATHS, *sorted(named - set(PAGE_PATHS)))
+
+
+async def fetch(get: Callable[[str], Awaitable[Reply]], *, paths: tuple[str, ...] | None = None) -> Pages:
     """Ask a server for its pages. What is refused, is no JSON where JSON is due, or is too large, is missing.
 
     Args:
-        get: one GET of a path, whatever its status.
+        get: one GET of a path, whatever its status. paths: None asks for all of `page_paths`.
 
     Raises:
         EngineDied: nobody answers.
@@ -127,7 +136,7 @@ async def fetch(get: Callable[[str], Awaitable[Reply]], *, paths: tuple[str, ...
     got: dict[str, Any] = {}
     missing: dict[str, str] = {}
     statuses: dict[str, int] = {}
-    for path in paths:
+    for path in page_paths() if paths is None else paths:
         await _one(get, path, path, got, missing, statuses)
         older = OLDER.get(path)
         if older is not None and statuses.get(path) in _ABSENT:
