@@ -92,7 +92,7 @@ class FakeScript(BaseModel):
             an error object, "trailing" has bytes after its JSON, "nul" a NUL byte in it, "bad_utf8" a broken character,
             "empty_choices" an empty list, "gzip" a bomb of 100 MiB that nobody asked for, "chunk_cut" ends inside a
             chunk, "bom" is a whole answer behind a byte order mark, "null_content" one without a text.
-        busy_first: requests that are answered `busy_status` before any is answered well, with `retry_after` in the
+        busy_first: so many requests after the first `busy_after` are answered `busy_status`, with `retry_after` in the
             header if it is given.
         content_length_off: bytes added to the announced length of whole bodies; the connection closes after the body.
         redirect_to: every generation is answered 307 to this address.
@@ -159,6 +159,7 @@ class FakeScript(BaseModel):
     nonsense_rate: float = Field(0.0, ge=0, le=1)
     nonsense: Nonsense = "html"
     busy_first: int = Field(0, ge=0)
+    busy_after: int = Field(0, ge=0)
     busy_status: Literal[429, 503] = 503
     retry_after: str | None = None
     content_length_off: int = 0

@@ -146,7 +146,7 @@ class FakeServer:
         script, begun = self.script, time.monotonic()
         self.n_requests += 1
         number = self.n_requests
-        if number <= script.busy_first:
+        if script.busy_after < number <= script.busy_after + script.busy_first:
             return _error(script.busy_status, "the fake engine is busy", "overloaded", script.retry_after)
         if script.die_after is not None and number > script.die_after:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -166,7 +166,7 @@ class OpenAISession:
 
     async def _fingerprint(self) -> str | None:
         """The server's word for its build and settings: of any answer, so one is asked for if there was none."""
-        if self._watch.fingerprint is None:
+        if self._watch.model is None and self._watch.fingerprint is None:
             with suppress(BadAnswer):
                 await self.generate(Generate(messages=list(identity.PROBE_CHAT), max_tokens=1))
         return self._watch.fingerprint
