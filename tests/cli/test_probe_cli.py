@@ -382,4 +382,12 @@ def test_hostile_words_do_not_act(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert not any(c in out + err + as_json for c in "\x1b\x07\u202e\r")
     assert "[bold red]" in out
-    assert evil not in json.dumps(json.loads(as_json), ensure_ascii=False)
+    assert not [text for text in words_of(json.loads(as_json)) if any(c in text for c in "\x1b\x07\u202e\r\n")]
+
+
+def words_of(value: Any) -> Iterator[str]:
+    """Every text in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    for inner in value if isinstance(value, list) else value.values() if isinstance(value, dict) else ():
+        yield from words_of(inner)

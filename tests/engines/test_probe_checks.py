@@ -184,6 +184,15 @@ def test_a_log_of_two_is_evidence_of_neither(text: str, problem: str) -> None:
     assert problem in ids(kit.vllm_pages(), log)
 
 
+def test_processes_that_alternate_are_two_servers() -> None:
+    """The first goes on to write after the second has begun, though the second started when the first was ready."""
+    text = (kit.LOGS / FP8).read_text() + (kit.LOGS / E5M2).read_text()
+    first = next(line for line in text.splitlines() if line.startswith("(APIServer pid="))
+
+    assert facts_of(text).problems == ()
+    assert [id_ for id_, _ in facts_of(text + first + "\n").problems] == ["log-of-two-servers"]
+
+
 @pytest.mark.parametrize("first", [AUTO, FP8])
 def test_a_restart_is_no_second_server(first: str) -> None:
     """A log that was appended to over a restart says what the last start says."""

@@ -61,6 +61,22 @@ METRICS = st.lists(
     ),
     max_size=8,
 ).map("\n".join)
+
+
+def at_its_place(chosen: list[tuple[page_facts.FactRow, Any]]) -> dict[str, Any]:
+    """Pages with each value where its row looks for it."""
+    pages: dict[str, Any] = {}
+    for row, value in chosen:
+        inner = value
+        for part in reversed(row.key.split(".")):
+            inner = [inner] if part == "*" or part.isdecimal() else {part: inner}
+        old = pages.get(row.path)
+        pages[row.path] = old | inner if isinstance(old, dict) and isinstance(inner, dict) else inner
+    return pages
+
+
+ROWS = [row for e in page_facts.engines() for row in page_facts.load(e).fact if row.key]
+IN_PLACE = st.lists(st.tuples(st.sampled_from(ROWS), SCALARS), min_size=1, max_size=8).map(at_its_place)
 PAGES = st.dictionaries(st.sampled_from(PAGE_PATHS), st.one_of(VALUES, METRICS), max_size=9)
 LOG_LINES = [
     line
@@ -90,7 +106,7 @@ def looked_at(pages: dict[str, Any], log_text: str | None) -> None:
 
 
 @QUICK
-@given(PAGES)
+@given(st.one_of(PAGES, IN_PLACE))
 def test_any_pages(pages: dict[str, Any]) -> None:
     """Keys, labels and samples of the rows with values of every kind."""
     looked_at(pages, None)
