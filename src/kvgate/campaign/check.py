@@ -121,12 +121,17 @@ def _judge(run: RunContext, policy: Policy, leg_s: float) -> Outcome:
     """Everything after the engines; the facts are kept, so that a stored run can be judged again."""
     run.progress.stage("judging")
     before = stored_facts(run.store, run.run_id)
-    measured = run.measured(leg_s + (before.duration_s if before is not None else 0.0))
+    measured = run.measured(max(leg_s + (before.duration_s if before is not None else 0.0), _answered_s(run)))
     view = judged(measured, policy)
     keep_facts(measured)
     files = write_all(view, _reports(run.spec, run.store) / run.run_id)
     run.store.add_evidence(run.run_id, "report", "", {k: str(v) for k, v in files.items()})
     return Outcome(view, files)
+
+
+def _answered_s(run: RunContext) -> float:
+    """What the answers took that are in the store: a leg that was killed has left nothing else."""
+    return sum(a.raw.ms for name in run.suites for a in run.store.answered(run.run_id, name)) / 1e3
 
 
 def _end_state(run: RunContext, outcome: Outcome) -> str:

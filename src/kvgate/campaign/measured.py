@@ -46,7 +46,7 @@ class Facts(BaseModel):
         suites: those that took part; one that a better lane replaced is not among them.
         options: the person's own options that a next command must give again.
         longest_case_tokens: 0 where no case states its tokens.
-        duration_s: of all legs of the run. written: ISO time, UTC; of several the newest counts.
+        duration_s: of all legs of the run; of one that was killed, what its answers took. written: ISO time, UTC.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -138,7 +138,8 @@ def stored_facts(store: Store, run_id: str) -> Facts | None:
     if not rows:
         return None
     try:
-        return max((_ADAPTER.validate_python(body) for body in rows), key=lambda f: f.written)
+        # Each leg adds to the duration, by a clock that never goes back; the one that people set may.
+        return max((_ADAPTER.validate_python(body) for body in rows), key=lambda f: (f.duration_s, f.written))
     except ValidationError as e:
         raise UserError(
             f"run {run_id} was recorded by another kvgate, in a form that this one cannot read", fix="run it again"

@@ -14,7 +14,7 @@ from kvgate.core.verdict import Verdict
 from kvgate.store import schema as t
 from kvgate.store.columns import NotJson, canonical, pack_json, without_passwords
 from kvgate.store.database import Database
-from kvgate.store.keys import at, fetch, insert, now_text, suite_version_of, work_key
+from kvgate.store.keys import at, fetch, insert, later_text, suite_version_of, work_key
 
 
 class Judged:
@@ -130,7 +130,10 @@ class Judged:
             last = max(c.execute(query).all(), key=lambda r: r.revision, default=None)
             if last is None or canonical(last.body, "verdict") != canonical(body, "verdict"):
                 revision = 1 if last is None else last.revision + 1
-                c.execute(sa.insert(t.verdicts).values(**key, revision=revision, created=now_text(), body=body))
+                # `verdicts` gives the newest; a clock that was set back must not make an older one of it.
+                before = c.execute(sa.select(sa.func.max(t.verdicts.c.created)).where(at(t.verdicts, run_id=run_id)))
+                created = later_text(before.scalar())
+                c.execute(sa.insert(t.verdicts).values(**key, revision=revision, created=created, body=body))
 
 
 def content_digest_of(value: Any, what: str) -> str:

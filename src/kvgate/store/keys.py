@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,6 +15,14 @@ from kvgate.store import schema as t
 def now_text() -> str:
     """ISO time, UTC, microseconds: sorts as text."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def later_text(before: str | None) -> str:
+    """Now, or a microsecond after `before` (a text of this function) if the clock was set back meanwhile."""
+    now = now_text()
+    if before is None or now > before:
+        return now
+    return (datetime.fromisoformat(before) + timedelta(microseconds=1)).isoformat(timespec="microseconds")
 
 
 def suite_version_of(c: sa.Connection, run_id: str, suite: str) -> int:
