@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from kvgate.cli import pages
-from kvgate.cli._evidence_show import number_line
+from kvgate.cli._evidence_show import number_line, subject
 from kvgate.cli.main import main
 from kvgate.evidence.claim import Number
+from kvgate.evidence.family import family_of
 from kvgate.evidence.load import claims
 from kvgate.evidence.match import NOT_TESTED
+from kvgate.models.hub_catalogue import hub_config_names
 
 
 @pytest.fixture(autouse=True)
@@ -129,6 +131,14 @@ def test_files_and_catalogue_names(capsys: pytest.CaptureFixture[str], tmp_path:
 
     assert (own["name"], own["family"], own["layers_read"]) == ("my-model", "qwen3", True)
     assert (named["model"]["family"], named["tested"]) == ("smollm2", False)
+
+
+def test_every_model_of_the_catalogue_can_be_asked_about() -> None:
+    """Each shipped hub id gives a subject, whether or not its layers can be sized."""
+    for name in hub_config_names():
+        found = subject(name)
+        assert found.name == name
+        assert not found.family or found.family == getattr(family_of(name), "id", found.family)
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,11 @@ def _by_hub_id(given: str) -> Subject:
         return subject_of(given)
     from kvgate.core.source import Source
 
-    return subject_of(given, geometry_from_config(known.config, given, Source("file", known.source)))
+    try:
+        geometry = geometry_from_config(known.config, given, Source("file", known.source))
+    except UserError:  # no KV cache that can be sized: what is published is found by the name
+        return subject_of(given)
+    return subject_of(given, geometry)
 
 
 def _known_names() -> list[str]:
