@@ -26,7 +26,7 @@ from toy_server import Toy, logprobs, tokens
 FLAGS = (
     *("model-path", "served-model-name", "load-format", "dtype", "kv-cache-dtype", "context-length", "host", "port"),
     *("max-running-requests", "chunked-prefill-size", "max-total-tokens", "random-seed", "log-level", "api-key"),
-    *("sampling-defaults", "mem-fraction-static", "attention-backend"),
+    *("sampling-defaults", "mem-fraction-static", "attention-backend", "log-level-http"),
 )
 SWITCHES = ("enable-metrics", "enable-cache-report", "enable-deterministic-inference", "disable-radix-cache")
 #: torch's words for the flag's, and bytes a token of K and V of the tests' model (30 layers, 3 heads of 64).

@@ -263,10 +263,12 @@ def test_a_killed_engine_is_dead_and_leaves_nothing(
             await session.generate(Generate(prompt="a", max_tokens=2))
         return pid
 
-    pid = using(use, engine, pythons[engine], folder, env=script(child_file=str(note)))
+    options = tmp_path / "path"
+    pid = using(use, engine, pythons[engine], folder, env=script(child_file=str(note), file=str(options)))
 
     assert gone(pid, 5.0)
     assert gone(int(note.read_text()), 5.0)
+    assert engine == "sglang" or not Path(options.read_text()).parent.exists()
 
 
 @pytest.mark.kill

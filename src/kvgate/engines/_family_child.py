@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -113,10 +114,10 @@ async def family(
     # Hexadecimal: a key that begins with "-" would read as a flag.
     key = secrets.token_hex(32)
     begun = datetime.now(UTC).isoformat()
-    keeper = _Keeper(launch, key, steering)
+    keeper, folder = _Keeper(launch, key, steering), ""
     try:
         said = await _answer(keeper, launch.engine_options, key, title)
-        keeper.group = int(said["pid"])
+        keeper.group, folder = int(said["pid"]), str(said.get("folder") or "")
         note = Note(
             place="serving",
             host="127.0.0.1",
@@ -132,6 +133,9 @@ async def family(
         yield started
     finally:
         keeper.stop()
+        if folder:
+            # Its keeper does this, unless it was killed.
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 async def listens(started: Started) -> bool:

@@ -119,6 +119,7 @@ def _arguments(want: Request, stored: Stored, installed: Installed, tokens: int)
     # One step of the engine is what other engines call a physical batch.
     made += ["--chunked-prefill-size", str(settings.ubatch_tokens), "--max-total-tokens", str(tokens)]
     made += ["--random-seed", "0", "--enable-metrics", "--enable-cache-report", "--log-level", "info"]
+    made += ["--log-level-http", "warning"]
     if version_key(installed.release) >= version_key(_SAMPLING_SINCE):
         made += ["--sampling-defaults", "openai"]
     return made

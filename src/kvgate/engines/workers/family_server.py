@@ -2,7 +2,8 @@
 standard library only.
 
 Standard input: one JSON line of settings, then silence; its end means that the parent is gone. Standard output: one
-JSON line, {"version", "package", "python", "pid", "port"} or {"failed"}. The engine's log goes to standard error.
+JSON line, {"version", "package", "python", "pid", "port", "folder"} or {"failed"}. The engine's log goes to standard
+error.
 
 Settings: `packages` (names under which the engine is published), `module` (run as `python -m` would) or `script` (name
 of a console script), `arguments`, `key_flag` ("" where the engine takes no key), `api_key`, `files` (name -> text, put
@@ -195,7 +196,8 @@ def main() -> None:
     keeper = Keeper(want, port)
     signal.signal(signal.SIGTERM, lambda *_: None)  # its meaning is the end of standard input, which comes with it
     threading.Thread(target=end_at_eof, args=(keeper,), daemon=True).start()
-    say(version=version, package=name, python=sys.version.split()[0], pid=keeper.server.pid, port=port)
+    folder = "" if keeper.folder is None else str(keeper.folder)
+    say(version=version, package=name, python=sys.version.split()[0], pid=keeper.server.pid, port=port, folder=folder)
     status = keeper.server.wait()
     keeper.end(0.0)
     # As a shell says it: 128 and the signal.
