@@ -20,6 +20,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from postgres_server import PASSWORD, Server
+
 #: Slow enough that a kill lands in the middle, fast enough for CI.
 SCRIPT = json.dumps({"ttft_ms": 25.0})
 MARK = "KVGATE_TEST_MARK"
@@ -62,6 +64,14 @@ class Command:
             with contextlib.suppress(psutil.Error):
                 self._ports |= {c.laddr.port for c in p.net_connections() if c.status == psutil.CONN_LISTEN}
         return found
+
+    def kill_an_engine(self, process: subprocess.Popen[bytes]) -> int:
+        """SIGKILL of the oldest child; 1 if there was one, which may have ended by itself meanwhile."""
+        for child in self.engines(process)[:1]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+                return 1
+        return 0
 
     def gone(self, seconds: float = 5.0) -> bool:
         """True once nothing with our mark lives, and nobody of ours listens where its engines did; else says what."""
@@ -225,9 +235,7 @@ def kill_engine_and_go_on(command: Command, undisturbed: list, kills: int, rng: 
     process, killed = command.start(), 0
     for _ in range(kills):
         command.wait_done(command.done() + rng.randint(13, 16), process)
-        for child in command.engines(process)[:1]:
-            child.kill()
-            killed += 1
+        killed += command.kill_an_engine(process)
     code, document, err = command.ended(process)
 
     assert code in (0, 1, 3), err
@@ -360,9 +368,7 @@ def test_twenty_kills_of_the_engine(smollm2: Path, tmp_path: Path, engine_option
         process, starts = command.start(), starts + 1
         while killed < 20 and process.poll() is None:
             command.wait_done(command.done() + rng.randint(1, 8), process)
-            for child in command.engines(process)[:1]:
-                child.kill()
-                killed += 1
+            killed += command.kill_an_engine(process)
         code, document, err = command.ended(process)
         assert code in (0, 1, 3, 4), err
         assert command.gone()
@@ -372,3 +378,30 @@ def test_twenty_kills_of_the_engine(smollm2: Path, tmp_path: Path, engine_option
     print(f"{killed} kills of an engine, {starts} starts of the command, {cases} cases, {repeated} attempts repeated")
     assert repeated <= killed
     assert command.locks() == []
+
+
+@pytest.mark.kill_long
+@pytest.mark.parametrize("again", [True, False], ids=["restarted", "stopped"])
+def test_a_database_server_that_stops_in_mid_run(
+    smollm2: Path, tmp_path: Path, engine_options: list[str], undisturbed: list, postgres: Server, again: bool
+) -> None:
+    """Exit 4 and one line, nothing left of the run; once the server is there again, the same command goes on."""
+    command = Command(smollm2, tmp_path, *engine_options, url=postgres.new_database())
+    process = command.start()
+    command.wait_done(5, process)
+    try:
+        postgres.control("-m", "immediate", "restart" if again else "stop")
+        code, document, err = command.ended(process, 60)
+        ours = [line for line in err.splitlines() if line.startswith("kvgate: ")]
+        assert (code, document, len(ours)) == (4, {}, 1), err
+        assert "what was recorded is kept: run the same command again" in ours[0]
+        assert "Traceback" not in err and PASSWORD not in err
+        assert command.gone()
+    finally:
+        if not again:
+            postgres.control("start")
+    assert command.done() >= 5
+    code, document, err = command.finish()
+    assert code in (0, 1, 3), err
+    assert decisions(document) == undisturbed
+    assert repeated_attempts(command) <= 1

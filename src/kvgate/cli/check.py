@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvgate.cli import _complete
+
 if TYPE_CHECKING:
     from kvgate.campaign.spec import CheckSpec
 
@@ -20,14 +22,28 @@ def register(app: typer.Typer) -> None:
 def check(
     models: Annotated[
         list[str],
-        typer.Argument(metavar="MODEL", help="GGUF file, catalogue name, server's URL, or (vllm) Hugging Face folder."),
+        typer.Argument(
+            metavar="MODEL",
+            help="GGUF file, catalogue name, server's URL, or (vllm) Hugging Face folder.",
+            autocompletion=_complete.models,
+        ),
     ],
     kv: Annotated[list[str] | None, typer.Option("--kv", help="Candidate recipe, e.g. q8_0 or k=q8_0,v=q4_0.")] = None,
-    policy: Annotated[str, typer.Option(help="smoke, default, strict, or a policy file (TOML).")] = "default",
-    preset: Annotated[str | None, typer.Option(help="Sizes of the suites; follows the policy's name.")] = None,
+    policy: Annotated[
+        str, typer.Option(help="smoke, default, strict, or a policy file (TOML).", autocompletion=_complete.policies)
+    ] = "default",
+    preset: Annotated[
+        str | None,
+        typer.Option(help="Sizes of the suites; follows the policy's name.", autocompletion=_complete.presets),
+    ] = None,
     base: Annotated[str, typer.Option(help="Recipe of the baseline.")] = "native",
-    engine: Annotated[str, typer.Option(help="Engine that runs all arms.")] = "llama_cpp",
-    suite: Annotated[list[str] | None, typer.Option("--suite", help="Run only this suite (repeatable).")] = None,
+    engine: Annotated[
+        str, typer.Option(help="Engine that runs all arms.", autocompletion=_complete.engines)
+    ] = "llama_cpp",
+    suite: Annotated[
+        list[str] | None,
+        typer.Option("--suite", help="Run only this suite (repeatable).", autocompletion=_complete.suites),
+    ] = None,
     context: Annotated[int | None, typer.Option(min=256, help="Context of one sequence, in tokens.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of the engine.")] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, metavar="<int>", help="Seed of cases and sampling.")] = 0,

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvgate.cli import _complete
+
 if TYPE_CHECKING:
     from kvgate.campaign.rejudge import RunDelta
 
@@ -16,9 +18,16 @@ def register(app: typer.Typer) -> None:
 
 
 def compare(
-    first: Annotated[str, typer.Argument(metavar="RUN", help="Run id, its unique beginning, or last.")],
-    second: Annotated[str, typer.Argument(metavar="RUN", help="The run to hold against it.")],
-    policy: Annotated[str | None, typer.Option(help="Judge both by this one; default: the second run's own.")] = None,
+    first: Annotated[
+        str, typer.Argument(metavar="RUN", help="Run id, its unique beginning, or last.", autocompletion=_complete.runs)
+    ],
+    second: Annotated[
+        str, typer.Argument(metavar="RUN", help="The run to hold against it.", autocompletion=_complete.runs)
+    ],
+    policy: Annotated[
+        str | None,
+        typer.Option(help="Judge both by this one; default: the second run's own.", autocompletion=_complete.policies),
+    ] = None,
     store: Annotated[str | None, typer.Option(help="Where runs are kept.", envvar="KVGATE_STORE")] = None,
     every: Annotated[bool, typer.Option("--all", help="Also the metrics whose intervals touch.")] = False,
     json_out: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
@@ -76,34 +85,26 @@ def _document(delta: RunDelta, code: int) -> dict[str, Any]:
 
 
 def _print(delta: RunDelta, *, every: bool) -> None:
-    from rich.table import Table
-
+    from kvgate.cli._layout import print_table, say
     from kvgate.cli._show import measure_text
     from kvgate.cli._terminal import out_console
-    from kvgate.core.text import one_line
 
     console = out_console()
-    console.print(f"{delta.a.run_id} against {delta.b.run_id}: {delta.b.model.name}, policy {delta.b.policy}")
+    say(console, f"{delta.a.run_id} against {delta.b.run_id}: {delta.b.model.name}, policy {delta.b.policy}")
     for place, field, a, b in delta.changed:
-        console.print(one_line(f"{place}: {field} differs: {a} -> {b}"), soft_wrap=True)
+        say(console, f"{place}: {field} differs: {a} -> {b}")
     if not delta.same_deployment:
-        console.print("the deployments differ: what changed below is not the KV cache's alone", soft_wrap=True)
+        say(console, "the deployments differ: what changed below is not the KV cache's alone")
     for suite, n_a, n_b, both in delta.questions:
-        said = f"{suite}: {n_a} and {n_b} cases, {both} of them the same: not the same was asked"
-        console.print(one_line(said), soft_wrap=True)
+        say(console, f"{suite}: {n_a} and {n_b} cases, {both} of them the same: not the same was asked")
     for candidate, (a, b) in delta.decisions.items():
-        console.print(one_line(f"{candidate}: {a.value}" + ("" if a is b else f" -> {b.value}")), soft_wrap=True)
+        say(console, f"{candidate}: {a.value}" + ("" if a is b else f" -> {b.value}"))
     for name, only in ((delta.a.run_id, delta.only_a), (delta.b.run_id, delta.only_b)):
         if only:
-            console.print(one_line(f"only in {name}: {', '.join(only)}"), soft_wrap=True)
+            say(console, f"only in {name}: {', '.join(only)}")
     shown = [m for m in delta.metrics if every or m.apart]
     if not shown:
-        console.print("no metric's 90 % interval lies apart from the other run's")
+        say(console, "no metric's 90 % interval lies apart from the other run's")
         return
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("candidate", "metric", "first", "second", ""):
-        table.add_column(column, overflow="fold")
-    for m in shown:
-        mark = "apart" if m.apart else ""
-        table.add_row(m.candidate, m.metric, measure_text(m.a), measure_text(m.b), mark)
-    console.print(table)
+    rows = [(m.candidate, m.metric, measure_text(m.a), measure_text(m.b), "apart" if m.apart else "") for m in shown]
+    print_table(console, "", ("candidate", "metric", "first", "second", ""), rows, headings=2)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from kvgate.cli import _complete
+
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
@@ -14,8 +16,12 @@ def register(app: typer.Typer) -> None:
 
 
 def gate(
-    run: Annotated[str, typer.Argument(help="Run id, its unique beginning, or last.")] = "last",
-    policy: Annotated[str, typer.Option(help="smoke, default, strict, or a policy file (TOML).")] = "default",
+    run: Annotated[
+        str, typer.Argument(help="Run id, its unique beginning, or last.", autocompletion=_complete.runs)
+    ] = "last",
+    policy: Annotated[
+        str, typer.Option(help="smoke, default, strict, or a policy file (TOML).", autocompletion=_complete.policies)
+    ] = "default",
     store: Annotated[str | None, typer.Option(help="Where runs are kept.", envvar="KVGATE_STORE")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for reports; default: beside the run's own.")] = None,
     json_out: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from kvgate.cli import _complete
+
 
 def register(app: typer.Typer) -> None:
     """Add the verbs."""
@@ -15,7 +17,12 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="policy")
 
 
-_Name = Annotated[str, typer.Argument(metavar="NAME|FILE", help="smoke, default, strict, or a policy file (TOML).")]
+_Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME|FILE", help="smoke, default, strict, or a policy file (TOML).", autocompletion=_complete.policies
+    ),
+]
 
 
 def show(
@@ -23,8 +30,8 @@ def show(
     json_out: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> int:
     """Print every rule of a policy with its parameters, and the digest that verdicts carry."""
+    from kvgate.cli._layout import say
     from kvgate.cli._terminal import out_console, print_json
-    from kvgate.core.text import one_line
     from kvgate.gate.policy import load_policy
 
     found = load_policy(policy)
@@ -37,13 +44,12 @@ def show(
         print_json({"schema": "kvgate.policy.show/1", "digest": found.digest(), **head, "rules": rules})
         return 0
     console = out_console()
-    console.print(f"{found.name}: alpha {found.alpha}, digest {found.digest()[:12]}")
-    console.print(
-        f"floor: {', '.join(found.floor.arms)}; " + ", ".join(f"{m} <= {x}" for m, x in found.floor.max.items())
-    )
+    say(console, f"{found.name}: alpha {found.alpha}, digest {found.digest()[:12]}")
+    floor = f"floor: {', '.join(found.floor.arms)}; " + ", ".join(f"{m} <= {x}" for m, x in found.floor.max.items())
+    say(console, floor)
     for rule in rules:
         words = [f"{k} {v}" for k, v in rule.items() if k not in ("id", "use", "role") and v not in (None, "", [], ())]
-        console.print(one_line(f"{rule['role']:>6}  {rule['id']}: {rule['use']}; {', '.join(words)}"), soft_wrap=True)
+        say(console, f"{rule['id']}: {rule['use']}; {', '.join(words)}", first=f"{rule['role']:>6}  ", indent=4)
     return 0
 
 
@@ -53,6 +59,7 @@ def check(
 ) -> int:
     """Read a policy and say whether it can be used: exit 0, or 2 with the line and the fix."""
     from kvgate.campaign.arms import choose_floors
+    from kvgate.cli._layout import say
     from kvgate.cli._terminal import out_console, print_json
     from kvgate.gate.policy import load_policy
 
@@ -61,5 +68,5 @@ def check(
     if json_out:
         print_json({"schema": "kvgate.policy.check/1", "name": found.name, "digest": found.digest(), "ok": True})
     else:
-        out_console().print(f"{found.name}: {len(found.rules)} rules, digest {found.digest()[:12]}: can be used")
+        say(out_console(), f"{found.name}: {len(found.rules)} rules, digest {found.digest()[:12]}: can be used")
     return 0

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from kvgate.cli import _complete
+
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
@@ -14,11 +16,18 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    run: Annotated[str, typer.Argument(help="Run id, its unique beginning, or last.")] = "last",
+    run: Annotated[
+        str, typer.Argument(help="Run id, its unique beginning, or last.", autocompletion=_complete.runs)
+    ] = "last",
     no_outputs: Annotated[
         bool, typer.Option("--no-outputs", help="Leave out every prompt and all model text, to hand the report on.")
     ] = False,
-    policy: Annotated[str | None, typer.Option(help="Judge by this one; default: the one the check was given.")] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            help="Judge by this one; default: the one the check was given.", autocompletion=_complete.policies
+        ),
+    ] = None,
     store: Annotated[str | None, typer.Option(help="Where runs are kept.", envvar="KVGATE_STORE")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the documents; default: beside the run's own.")] = None,
     json_out: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,

@@ -18,6 +18,7 @@ def runs(
     json_out: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> int:
     """List the runs in the store, newest first."""
+    from kvgate.cli._layout import say
     from kvgate.cli._terminal import out_console, print_json
     from kvgate.core.text import one_line
     from kvgate.store.open import open_store
@@ -38,8 +39,8 @@ def runs(
         return 0
     console = out_console()
     if not rows:
-        console.print("no runs yet: kvgate check smollm2 --kv q8_0 --policy smoke")
+        say(console, "no runs yet: kvgate check smollm2 --kv q8_0 --policy smoke")
     for row in rows:
         said = ", ".join(f"{c} {h}" for c, h in row["verdicts"].items()) or "no verdict yet"
-        console.print(one_line(f"{row['run']}  {row['state']:<11}  {row['model']}  {said}"), soft_wrap=True)
+        say(console, one_line(f"{row['model']}  {said}"), first=f"{row['run']}  {row['state']:<11}  ")
     return 0

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from kvgate.cli import _complete
+
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
@@ -13,7 +15,9 @@ def register(app: typer.Typer) -> None:
 
 
 def score(
-    run: Annotated[str, typer.Argument(help="Run id, its unique beginning, or last.")] = "last",
+    run: Annotated[
+        str, typer.Argument(help="Run id, its unique beginning, or last.", autocompletion=_complete.runs)
+    ] = "last",
     store: Annotated[str | None, typer.Option(help="Where runs are kept.", envvar="KVGATE_STORE")] = None,
     json_out: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> int:
@@ -24,6 +28,7 @@ def score(
     from dataclasses import asdict
 
     from kvgate.campaign.rejudge import rescore
+    from kvgate.cli._layout import say
     from kvgate.cli._terminal import out_console, print_json
     from kvgate.store.open import open_store
 
@@ -40,6 +45,6 @@ def score(
             said = f"{f.answers} answers verified: scorer version {f.version} gives what it gave"
         else:
             said = f"{f.answers} answers scored by version {f.version}; kept beside {f.before or 'nothing'}"
-        console.print(f"{f.suite}: {said}", soft_wrap=True)
-    console.print(f"judge it: kvgate gate {run_id} --policy default", soft_wrap=True)
+        say(console, f"{f.suite}: {said}")
+    say(console, f"judge it: kvgate gate {run_id} --policy default")
     return 0

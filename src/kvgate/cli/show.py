@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from kvgate.cli import _complete
+
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
@@ -13,7 +15,9 @@ def register(app: typer.Typer) -> None:
 
 
 def show(
-    run: Annotated[str, typer.Argument(help="Run id, its unique beginning, or last.")] = "last",
+    run: Annotated[
+        str, typer.Argument(help="Run id, its unique beginning, or last.", autocompletion=_complete.runs)
+    ] = "last",
     store: Annotated[str | None, typer.Option(help="Where runs are kept.", envvar="KVGATE_STORE")] = None,
     json_out: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> int:
