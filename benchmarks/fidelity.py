@@ -1,7 +1,8 @@
 """The fidelity lane beside llama.cpp's own two passes: the same model, tokens, positions, ubatch and threads.
 
-    python benchmarks/fidelity.py MODEL.gguf TEXT --peer BUILD/bin/llama-perplexity [--chunks 4] [--context 512]
-        [--candidates q8_0 q4_0] [--repeats 3] [--threads 1] [--ubatch 128] [--every] [--keep FILE] [--json]
+    python benchmarks/fidelity.py MODEL.gguf --peer BUILD/bin/llama-perplexity [--text FILE] [--chunks 4]
+        [--context 512] [--candidates q8_0 q4_0] [--repeats 3] [--threads 1] [--ubatch 128] [--every] [--keep FILE]
+        [--json]
 
 The peer is built from llama.cpp's sources (b11434 and later), with the instruction set of the llama.cpp wheel that
 kvgate runs, so that neither side has faster kernels; on x86-64:
@@ -12,8 +13,9 @@ kvgate runs, so that neither side has faster kernels; on x86-64:
 
 Its first pass writes the f16 cache's log-probabilities to a file, 16 bits a vocabulary entry, and each candidate is a
 pass that reads it (`--kl-divergence-base`, `--kl-divergence`). kvgate runs base and candidates in lockstep and keeps
-34 bytes a position. Tokens are read from the peer's file; a chunk begins with BOS where the model wants one; of each
-chunk only positions from its middle on are scored (llama.cpp tools/perplexity/perplexity.cpp), and the same here.
+34 bytes a position. The text is that of kvgate's own fidelity corpus unless another is given; tokens are read from the
+peer's file. A chunk begins with BOS where the model wants one, and of each chunk only positions from its middle on are
+scored (llama.cpp tools/perplexity/perplexity.cpp), and the same here.
 
 Cost is CPU time of whole processes, start and loading included, over all their threads: on a machine that others use
 too it is the steadier one. The sides take turns; numbers are medians of the repeats. A further candidate costs the
@@ -57,6 +59,8 @@ HEAD = b"_logits_"
 HALF_STEP = 16 / 65535 / 2
 MOST_RATIO, MOST_BYTES = 1.1, 64
 LEVEL = 0.95
+#: More than a token has, so that the text is enough and the peer does not count tokens that nobody uses.
+CHARS_A_TOKEN = 8
 _BUILD = "cmake ... --target llama-perplexity, as the beginning of this file says"
 _CHUNK = re.compile(r"^\s*(\d+)\s+[\d.]+ ±\s+[\d.]+\s+-?[\d.]+ ±\s+\S+\s+(-?[\d.]+) ±.*?([\d.]+) ±\s+\S+ %\s*$")
 
@@ -278,7 +282,7 @@ def work(job: Mapping[str, Any]) -> dict[str, Any]:
                 scoring_s += time.process_time() - began
             for c, pieces in columns.items():
                 found[c].append(np.concatenate(pieces))
-    np.savez(job["out"], **{c: np.stack(chunks) for c, chunks in found.items()})
+    np.savez(job["out"], allow_pickle=False, **{c: np.stack(chunks) for c, chunks in found.items()})
     engine = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
         "start_cpu_s": start_s,
@@ -339,6 +343,12 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder) / "base.kld"
+        if args.text is None:
+            from kvgate.suites._fidelity_corpus import read_corpus
+
+            args.text = Path(folder) / "text.txt"
+            text = "\n\n".join(d.text for d in read_corpus(None).documents)
+            args.text.write_text(text[: args.chunks * args.context * CHARS_A_TOKEN])
         done = min((len(runs) for runs in costs.values()), default=0)
         for _ in range(done, max(args.repeats, done + 1)):
             base.unlink(missing_ok=True)
@@ -389,7 +399,10 @@ def report(
         ratios[f"base and {first}, all positions"] = per_ours / ((cpu["peer, base"] + cpu[f"peer, {first}"]) / n)
     agree = {c: agreement(ours["columns"][c], theirs[c]) for c in args.candidates}
     stored, parts = stored_bytes(ours["columns"]), ours["parts"]
-    promises = [{"what": f"{k}, of the peer's CPU", "value": v, "limit": MOST_RATIO} for k, v in ratios.items()]
+    promises: list[dict[str, Any]] = [
+        {"what": f"{k}, of the peer's CPU", "value": v, "limit": 1.0 if k.startswith("further") else MOST_RATIO}
+        for k, v in ratios.items()
+    ]
     promises.append({"what": "bytes stored a position", "value": stored, "limit": MOST_BYTES})
     return {
         "schema": "kvgate.benchmark.fidelity/1",
@@ -443,7 +456,7 @@ def main() -> None:
     """Measure and print; see the module for the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, nargs="?")
-    parser.add_argument("text", type=Path, nargs="?")
+    parser.add_argument("--text", type=Path, help="instead of the documents that come with kvgate")
     parser.add_argument("--peer", type=Path, help="llama-perplexity")
     parser.add_argument("--chunks", type=int, default=4)
     parser.add_argument("--context", type=int, default=512)
@@ -464,8 +477,8 @@ def main() -> None:
     if args.peer is None or not args.peer.is_file():
         print(f"--peer: no llama-perplexity {args.peer or ''}: build it with {_BUILD}", file=sys.stderr)
         sys.exit(2)
-    if args.model is None or args.text is None or not args.model.is_file() or not args.text.is_file():
-        print("give a GGUF file and a text file", file=sys.stderr)
+    if args.model is None or not args.model.is_file() or (args.text and not args.text.is_file()):
+        print("give a GGUF file, and --text a file that is there", file=sys.stderr)
         sys.exit(2)
     found = measure(args)
     print(json.dumps(found, indent=1) if args.json else markdown(found))
