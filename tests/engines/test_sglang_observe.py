@@ -50,8 +50,10 @@ def lines(dtype: str = "torch.float8_e4m3fn", *, tokens: int = 4096, extra: Sequ
     ]
 
 
-def judged(launch: Launch, log: Sequence[str], *, version: str | None = "0.5.23") -> tuple[Deployment, Engaged]:
-    seen = _sglang_observe.deployment_of(launch, log, info_of({}), package="sglang", version=version, note=NOTE)
+def judged(
+    launch: Launch, log: Sequence[str], *, version: str | None = "0.5.23", page: Any = None
+) -> tuple[Deployment, Engaged]:
+    seen = _sglang_observe.deployment_of(launch, log, info_of(page), package="sglang", version=version, note=NOTE)
     return seen, _sglang_observe.engaged(launch.expected, seen)
 
 
@@ -84,6 +86,14 @@ def test_types(fp8: Launch, dtype: str, level: Engagement, says: str) -> None:
 
     assert verdict.level is level
     assert says in verdict.reason
+
+
+def test_arguments_are_no_type(fp8: Launch) -> None:
+    """A log that names the type among its arguments alone proves nothing: the pool's line is missing."""
+    seen, verdict = judged(fp8, [line for line in lines() if "KV Cache is allocated" not in line])
+
+    assert seen.consequence.k_codec is None
+    assert (verdict.level, verdict.reason) == (Engagement.CONTRADICTED, "the load log names no KV cache type")
 
 
 def test_versions_that_nobody_has_read(fp8: Launch) -> None:
@@ -135,8 +145,9 @@ def test_a_backend_that_was_given_up(fp8: Launch) -> None:
     """An error that the log itself holds contradicts: another backend runs than the one that was asked for."""
     extra = ["FlashAttention3 only supports fp8_e4m3 if using FP8; Setting attention backend to triton."]
 
-    seen, verdict = judged(fp8, lines(extra=extra))
+    seen, verdict = judged(fp8, lines(extra=extra), page={"attention_backend": "fa3"})
 
+    assert judged(fp8, lines(), page={"attention_backend": "fa3"})[0].loud.backend == "fa3"
     assert seen.loud.backend == "triton"
     assert verdict.level is Engagement.CONTRADICTED
 

@@ -138,6 +138,17 @@ def test_an_engine_that_is_only_an_address(name: str) -> None:
             discover("engine")[name].resolve(request)
 
 
+def test_an_address_that_is_none_is_caught() -> None:
+    """A driver that takes any address does not pass."""
+
+    class TakesAnything(type(discover("engine")["openai"])):  # type: ignore[misc]
+        def open(self, launch: Any) -> Any:
+            return None
+
+    with pytest.raises(AssertionError, match="the address 'ftp://127.0.0.1/' was taken"):
+        asyncio.run(check_attached(TakesAnything(), Attach("http://127.0.0.1:1")))
+
+
 def test_a_claim_of_an_attached_server_is_caught() -> None:
     """A driver that confirms what no log says does not pass."""
     driver = discover("engine")["openai"]

@@ -205,6 +205,16 @@ class NoEnd(Answers):
         return replace(got, finish_reason=None)
 
 
+class KeepsNothing(Answers):
+    def bend(self, request: Generate, got: Generated) -> Generated:
+        return replace(got, raw={})
+
+
+class EmptyPage(ToySession):
+    async def metrics(self) -> str:
+        return "\n"
+
+
 class CountsWrong(Answers):
     def bend(self, request: Generate, got: Generated) -> Generated:
         return replace(got, usage={"completion_tokens": 99})
@@ -359,6 +369,10 @@ SESSIONS: Sequence[tuple[type[ToySession], str]] = [
     (LosesTheEnd, "streamed '"),
     (NoArrivals, "arrival of its events"),
     (NoEnd, "finish_reason is None"),
+    (KeepsNothing, "keeps no raw answer"),
+    (EmptyPage, "the page is empty"),
+    (bent("ReasonOfLines", Lanes, {Lane.METRICS: Missing("a\nb")}), "a reason of several lines"),
+    (bent("LimitOfNothing", Lanes, {Lane.CHAT: Available({"top_k": 0})}), "limits that are none"),
     (CountsWrong, "usage counts 99 tokens"),
     (TopsUpsideDown, "top logprobs are not in order"),
     (TooManyTops, "3 alternatives were asked for, 6 came"),
