@@ -176,6 +176,12 @@ def test_identity_of_an_attached_server_comes_from_its_pages() -> None:
     assert (who.model_digest, who.device) == (None, None)
 
 
+@pytest.mark.parametrize("word", ["0", "-1", "NaN", "inf", "1e99", "12.5", "\u0663", "9" * 400, "None", ""])
+def test_a_number_that_is_none_is_unknown(word: str) -> None:
+    """Zero tokens, a half, another script's digits or more than any memory holds are no number."""
+    assert read(kit.vllm_pages(kv_cache_size_tokens=word)).value("tokens") is None
+
+
 def test_a_bad_line_hides_no_other() -> None:
     """prometheus-client refuses a whole page for one line; here the others are read."""
     page = 'vllm:x{a="unclosed 1\nvllm:num_requests_running{model_name="m"} NaN\nvllm:y{a="b\\"c"} 2\n}{ vllm:\n'
