@@ -24,10 +24,12 @@ the same work as the suite does it: every position of a chunk is scored, which t
 
 Agreement, on the same positions: mean, 99th percentile and share of equal top tokens of both, each within the other's
 interval (bootstrap over chunks), or within what the file's 16 bits may do: half a step of a log-probability is
-16 / 65535 / 2 nat, which moves a KLD by at most that times 1 + KLD + sqrt(2 KLD).
+16 / 65535 / 2 nat, which moves the sum over the entries that the file keeps by at most that times 1 + KLD +
+sqrt(2 KLD). And the base itself: every log-probability in the file is half a step from ours at most, which shows that
+tokens, positions and baseline are the same before any candidate is compared.
 
 Exit status 1: a promise is missed (at most 1.1 times the peer's cost a scored position, less than its pass for each
-further candidate, under 64 bytes stored a position, agreement); 2: the peer or the model is not there.
+further candidate, under 64 bytes stored a position, agreement, base and all); 2: the peer or the model is not there.
 """
 
 from __future__ import annotations
@@ -57,6 +59,8 @@ from numpy.typing import NDArray
 HEAD = b"_logits_"
 #: Half a step of a log-probability in the peer's file, in nat: it keeps 16 nat below the largest in 65,535 steps.
 HALF_STEP = 16 / 65535 / 2
+#: What is kept is the value of a float32 sum under 32 nat: two roundings of half 2**-19.
+MOST_BASE_DIFFERENCE = HALF_STEP + 2**-19
 MOST_RATIO, MOST_BYTES = 1.1, 64
 LEVEL = 0.95
 #: More than a token has, so that the text is enough and the peer does not count tokens that nobody uses.
@@ -127,6 +131,24 @@ def read_base(path: Path) -> BaseFile:
     if len(tokens) != context * chunks or size != whole:
         raise ValueError(f"{path} has {size} bytes; its head says {whole}")
     return BaseFile(context, vocabulary, tokens.reshape(chunks, context), size)
+
+
+def read_rows(path: Path, head: BaseFile, chunk: int) -> NDArray[np.uint16]:
+    """A chunk's rows as kept: two float32 (step, lowest log-probability) in four codes, then a code for each entry."""
+    row, n = 2 * ((head.vocabulary + 1) // 2) + 4, len(head.scored)
+    start = len(HEAD) + 12 + 4 * head.tokens.size + chunk * n * row * 2
+    return np.fromfile(path, dtype="<u2", count=n * row, offset=start).reshape(n, row)
+
+
+def base_difference(logits: NDArray[np.float32], rows: NDArray[np.uint16]) -> float:
+    """Largest distance of a kept log-probability from that of our logits; entries that were cut off (code 0) apart."""
+    largest = 0.0
+    for ours, row in zip(logits.astype(np.float64), rows, strict=True):
+        step, lowest = (float(x) for x in row[:4].copy().view("<f4"))
+        codes = row[4 : 4 + len(ours)]
+        lp = ours - ours.max() - np.log(np.exp(ours - ours.max()).sum())
+        largest = max(largest, float(np.abs(lp - (lowest + step * codes))[codes > 0].max()))
+    return largest
 
 
 def read_stats(text: str) -> PeerStats:
@@ -226,18 +248,23 @@ def peer_pass(args: argparse.Namespace, base: Path, codec: str, *, write: bool) 
     return timed([str(a) for a in argv], os.environ | {"OMP_NUM_THREADS": str(args.threads)})
 
 
-def our_run(args: argparse.Namespace, base: Path, candidates: Sequence[str], *, every: bool) -> tuple[Cost, Any]:
-    """One run of ours in a process of its own."""
+def our_run(
+    args: argparse.Namespace, base: Path, candidates: Sequence[str], *, every: bool = False, verify: bool = False
+) -> tuple[Cost, Any]:
+    """One run of ours in a process of its own. `verify` compares the base with the peer's file instead of scoring."""
     job = {
         "model": str(args.model),
         "base": str(base),
         "candidates": list(candidates),
         "every": every,
+        "verify": verify,
         "threads": args.threads,
         "ubatch": args.ubatch,
         "out": str(base.with_suffix(".npz")),
     }
     cost, text = timed([sys.executable, __file__, "--job", json.dumps(job)])
+    if verify:
+        return cost, json.loads(text.splitlines()[-1])["base_difference"]
     with np.load(job["out"]) as columns:
         return cost, {"parts": json.loads(text.splitlines()[-1]), "columns": {c: columns[c] for c in candidates}}
 
@@ -257,9 +284,9 @@ def work(job: Mapping[str, Any]) -> dict[str, Any]:
     arms = {"base": "f16", **{c: c for c in job["candidates"]}}
     launches = {a: driver.resolve(Request(files, parse(r), settings, r)) for a, r in arms.items()}
     found: dict[str, list[Any]] = {c: [] for c in job["candidates"]}
-    scoring_s, start_s = 0.0, time.process_time()
+    scoring_s, start_s, difference = 0.0, time.process_time(), 0.0
     with driver.open_panel(launches) as panel:
-        for tokens in head.tokens:
+        for chunk, tokens in enumerate(head.tokens):
             ids = tokens.astype(np.int64)
             if bos is not None:
                 ids[0] = bos
@@ -272,6 +299,12 @@ def work(job: Mapping[str, Any]) -> dict[str, Any]:
                 lo, hi = max(at, scored.start) - at, min(at + n, scored.stop) - at
                 if lo >= hi:
                     continue
+                if job["verify"]:
+                    kept_rows = read_rows(Path(job["base"]), head, chunk)[
+                        at + lo - scored.start : at + hi - scored.start
+                    ]
+                    difference = max(difference, base_difference(rows["base"][lo:hi], kept_rows))
+                    continue
                 began = time.process_time()
                 # The peer's own target of the last position of a chunk is not scored; ours ends there too.
                 targets = ids[at + lo + 1 : at + hi + 1]
@@ -282,6 +315,8 @@ def work(job: Mapping[str, Any]) -> dict[str, Any]:
                 scoring_s += time.process_time() - began
             for c, pieces in columns.items():
                 found[c].append(np.concatenate(pieces))
+    if job["verify"]:
+        return {"base_difference": difference}
     np.savez(job["out"], allow_pickle=False, **{c: np.stack(chunks) for c, chunks in found.items()})
     engine = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
@@ -354,7 +389,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             base.unlink(missing_ok=True)
             note("peer, base", peer_pass(args, base, "f16", write=True)[0])
             head = read_base(base)
-            cost, found = our_run(args, base, [first], every=False)
+            cost, found = our_run(args, base, [first])
             note(f"kvgate, {first}", cost)
             for c in args.candidates:
                 cost, text = peer_pass(args, base, c, write=False)
@@ -362,12 +397,13 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
                 theirs[c] = read_stats(text)
             ours = found
             for more in range(1, len(rest) + 1):
-                cost, ours = our_run(args, base, [first, *rest[:more]], every=False)
+                cost, ours = our_run(args, base, [first, *rest[:more]])
                 note(f"kvgate, {', '.join([first, *rest[:more]])}", cost)
             if args.every:
                 note(f"kvgate, {first}, all positions", our_run(args, base, [first], every=True)[0])
             if args.keep:
                 args.keep.write_text(json.dumps({who: [asdict(c) for c in runs] for who, runs in costs.items()}))
+        ours["base_difference"] = our_run(args, base, [], verify=True)[1]
     return report(args, head, costs, theirs, ours)
 
 
@@ -403,6 +439,8 @@ def report(
         {"what": f"{k}, of the peer's CPU", "value": v, "limit": 1.0 if k.startswith("further") else MOST_RATIO}
         for k, v in ratios.items()
     ]
+    difference = ours["base_difference"]
+    promises.append({"what": "largest difference of the base", "value": difference, "limit": MOST_BASE_DIFFERENCE})
     promises.append({"what": "bytes stored a position", "value": stored, "limit": MOST_BYTES})
     return {
         "schema": "kvgate.benchmark.fidelity/1",
@@ -418,6 +456,7 @@ def report(
         "ratios": ratios,
         "peer_file_bytes_per_position": head.bytes / n,
         "stored_bytes_per_position": stored,
+        "base_difference_nat": difference,
         "agreement": agree,
         "promises": promises,
         "held": all(p["value"] <= p["limit"] for p in promises) and all(r["agrees"] for a in agree.values() for r in a),
@@ -444,6 +483,7 @@ def markdown(r: Mapping[str, Any]) -> str:
             lines.append(
                 f"| {c} | {a['what']} | {a['kvgate']:.5f} [{lo:.5f}, {hi:.5f}] | {a['peer']:.5f} | {a['by'] or 'NO'} |"
             )
+    lines += ["", f"Largest difference of a base's log-probability: {r['base_difference_nat']:.2e} nat."]
     stored, file = r["stored_bytes_per_position"], r["peer_file_bytes_per_position"]
     lines += [
         "",

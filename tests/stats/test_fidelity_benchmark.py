@@ -156,6 +156,27 @@ def test_the_files_bound_holds_for_the_files_arithmetic(bench: Any) -> None:
         assert abs(filed - exact) > 0
 
 
+def kept(logits: np.ndarray) -> np.ndarray:
+    """Rows as the peer keeps them, in its float32 arithmetic."""
+    top, lowest = logits.max(), max(logits.min(), logits.max() - np.float32(16))
+    step = np.float32((top - lowest) / np.float32(65535))
+    lse = np.float32(np.log(np.exp(logits.astype(np.float64) - top).sum()))
+    codes = np.where(logits > lowest, np.rint((logits - lowest) / step), 0).astype("<u2")
+    head = np.array([step, np.float32(lowest - top - lse)], dtype="<f4").view("<u2")
+    return np.concatenate([head, codes])
+
+
+def test_the_base_is_compared_entry_by_entry(bench: Any) -> None:
+    """The peer's rounding of our own logits is within the limit; another position's logits are far outside it."""
+    rng = np.random.default_rng(3)
+    logits = rng.normal(0, 3, (4, 2000)).astype(np.float32)
+    rows = np.stack([kept(x) for x in logits])
+
+    assert 1e-5 < bench.base_difference(logits, rows) <= bench.MOST_BASE_DIFFERENCE
+    assert bench.base_difference(np.roll(logits, 1, axis=0), rows) > 1
+    assert bench.base_difference(logits * np.float32(1.0005), rows) > bench.MOST_BASE_DIFFERENCE
+
+
 def test_without_a_peer_it_says_what_to_build() -> None:
     """No peer: exit 2 and the target to build; nothing is started."""
     done = subprocess.run([sys.executable, SCRIPT, "--peer", "/nowhere"], capture_output=True, text=True, check=False)
@@ -175,7 +196,7 @@ def test_a_report_of_ratios_and_promises(bench: Any, monkeypatch: pytest.MonkeyP
     }  # fmt: skip
     costs = {who: [bench.Cost(float(s), 1.0) for s in runs] for who, runs in seconds.items()}
     data = columns(np.full((2, 3), 0.004), np.ones((2, 3), bool))
-    ours = {"columns": {"q8_0": data, "q4_0": data}, "parts": {"scoring_cpu_s": 1.2}}
+    ours = {"columns": {"q8_0": data, "q4_0": data}, "parts": {"scoring_cpu_s": 1.2}, "base_difference": 1e-4}
     stats = bench.PeerStats(0.004, 0.004, 1.0, (0.004, 0.004), (1.0, 1.0))
     monkeypatch.setattr(bench, "stored_bytes", lambda _: 40.0)
     monkeypatch.setattr(bench, "peer_version", lambda _: "b1")
@@ -188,6 +209,9 @@ def test_a_report_of_ratios_and_promises(bench: Any, monkeypatch: pytest.MonkeyP
     assert found["scored_positions"] == 6
     assert found["held"]
     assert "| base and q8_0 | 1.10 |" in bench.markdown(found)
+    ours["base_difference"] = 2e-4
+    assert not bench.report(args, head, costs, {"q8_0": stats, "q4_0": stats}, ours)["held"]
+    ours["base_difference"] = 1e-4
     costs["kvgate, q8_0"] = [bench.Cost(23.0, 1.0)] * 3
     assert not bench.report(args, head, costs, {"q8_0": stats, "q4_0": stats}, ours)["held"]
 
