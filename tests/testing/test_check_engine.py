@@ -145,7 +145,7 @@ def test_an_address_that_is_none_is_caught() -> None:
         def open(self, launch: Any) -> Any:
             return None
 
-    with pytest.raises(AssertionError, match="the address 'ftp://127.0.0.1/' was taken"):
+    with pytest.raises(AssertionError, match=r"the address 'ftp://127\.0\.0\.1/' was taken"):
         asyncio.run(check_attached(TakesAnything(), Attach("http://127.0.0.1:1")))
 
 
