@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kvgate.campaign.overrides import read_overrides
 from kvgate.campaign.windows import largest_window
 from kvgate.core.engine import Tokens
 from kvgate.core.geometry import LayerGeometry, ModelGeometry
@@ -71,3 +72,10 @@ def test_a_document_stays_short_where_the_context_ends_at_the_window() -> None:
     """Nothing is asked for that does not fit."""
     made = list(FIDELITY.cases(context(FIDELITY, tokens=512, window=512)))
     assert {c.body["prefill"] for c in made} == {192}
+
+
+def test_checkpoints_are_a_floor_of_the_server_alone() -> None:
+    """A panel keeps none, so such an arm would be a second twin there; other counts run in both places."""
+    arms = read_overrides(["ckpt32:checkpoints=32", "none:checkpoints=0", "small:ubatch=64"])
+    assert {name: o.alone for name, o in arms.items()} == {"ckpt32": True, "none": False, "small": False}
+    assert arms["ckpt32"].perturb == ("checkpoints",)

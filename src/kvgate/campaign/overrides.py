@@ -52,8 +52,11 @@ class Override:
 
     @property
     def alone(self) -> bool:
-        """Needs a process of its own: all contexts of a panel share one interpreter and one environment."""
-        return self.python is not None or bool(self.env)
+        """Needs a process of its own: all contexts of a panel share one interpreter and one environment.
+
+        A panel has no context checkpoints either: they are the server's, and an arm with some would be its twin there.
+        """
+        return self.python is not None or bool(self.env) or bool(self.numbers.get("checkpoints"))
 
     @property
     def perturb(self) -> tuple[str, ...]:
