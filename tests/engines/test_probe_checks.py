@@ -82,6 +82,17 @@ def test_a_contradiction_says_both_sides_and_where() -> None:
     assert only.places[1].startswith("log line ")
 
 
+def test_what_log_and_page_say_differently_nobody_knows() -> None:
+    """Neither of two types, and neither of two rooms, is taken."""
+    pages, log = kit.vllm_pages("auto", tokens=46_592), log_of(FP8, named)
+    seen = describe(kit.URL, None, pages, log).consequence
+
+    assert ids(pages, log) == {"dtype-differs", "capacity-differs"}
+    assert (seen.k_codec, seen.v_codec, seen.cells) == (None, None, None)
+    assert unknown(pages, log)["kv_dtype"] == "the log and a page say different types"
+    assert unknown(pages, log)["tokens"] == "the log and a page say different room"
+
+
 @pytest.mark.parametrize(
     ("pages", "found"),
     [

@@ -341,7 +341,7 @@ def observed(found: Probe) -> dict[str, Any]:
         "v_scale": got.v_scale.origin if got.v_scale is not None else None,
         **seen.loud.model_dump(),
         "flash_attention": who.flash_attention,
-        "tokens": got.cells if start is None or start.tokens is None else start.tokens,
+        "tokens": got.cells if got.cells is None or start is None or start.tokens is None else start.tokens,
         "window_tokens": reading.whole("window_tokens")
         or (start.whole("window_tokens") if start is not None else None),
         "kv_bytes": round(got.kv_mib * MIB_BYTES) if got.kv_mib is not None else None,

@@ -162,7 +162,7 @@ def _section(console: Console, title: str, rows: Sequence[tuple[str, str]], *, s
         console.print(Padding(Text("\n").join(_value(value) for _, value in rows), (0, 0, 0, 2)))
         return
     table = Table.grid(padding=(0, 1))
-    wide = all(len(label) <= _LABEL_CHARS for label, _ in rows) or console.width >= 80
+    wide = max(len(label) for label, _ in rows) <= max(_LABEL_CHARS, console.width // 4)
     if wide:
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")

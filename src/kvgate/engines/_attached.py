@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -48,7 +48,7 @@ def describe(url: str, spelling: str | None, pages: Mapping[str, Any], log: LogF
     own = log if log is not None and not not_this_servers(url, reading, log) else None
     found = [*contradictions_of(url, reading, log), *_kept(spelling, reading)]
     parts = urlsplit(url)
-    consequence = _consequence(reading, own)
+    consequence = _consequence(reading, own).model_copy(update=_nobody_knows(found))
     return Deployment(
         identity=_identity(reading, own),
         subject=_subject(spelling, reading, own, consequence),
@@ -184,6 +184,13 @@ def _consequence(pages: Reading, log: LogFacts | None) -> Consequence:
     if scale is not None:
         update |= {"k_scale": scale, "v_scale": scale}
     return seen.model_copy(update=update)
+
+
+def _nobody_knows(found: Sequence[Named]) -> dict[str, None]:
+    """What log and pages say differently is not known."""
+    named = {n.id for n in found}
+    lost = (("k_codec", "v_codec", "k_scale", "v_scale"), "dtype-differs"), (("cells",), "capacity-differs")
+    return {name: None for names, id_ in lost if id_ in named for name in names}
 
 
 def stored_by_page(pages: Reading) -> str | None:

@@ -64,6 +64,8 @@ def _dtype(seen: Deployment, pages: Reading, log: LogFacts | None) -> Iterator[U
 
 def _dtype_why(pages: Reading, log: LogFacts | None) -> str:
     word = pages.word("config_dtype")
+    if log is not None and log.consequence.k_codec is not None:
+        return "the log and a page say different types"
     if pages.engine == "llama_cpp":
         return "no page of llama.cpp names it" + ("" if log is None else ", nor does this log")
     if pages.engine == "vllm" and word == "auto":
@@ -138,7 +140,9 @@ def _attention(seen: Deployment, pages: Reading, log: LogFacts | None) -> Iterat
 
 
 def _room(seen: Deployment, pages: Reading, log: LogFacts | None) -> Iterator[Unknown]:
-    if seen.consequence.cells is None:
+    if seen.consequence.cells is None and log is not None and log.consequence.cells is not None:
+        yield Unknown("tokens", "the log and a page say different room", "the start log of this very server")
+    elif seen.consequence.cells is None:
         why = "no page of llama.cpp gives it" if pages.engine == "llama_cpp" else "no page gives it"
         ended = log is not None and log.start is not None
         yield Unknown(
