@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from vllm_kit import LOGS, geometry, launch, make_environment, scaled_checkpoint
 from kvgate.core.deployment import Deployment, Engaged, Engagement, Note
 from kvgate.core.engine import Launch
 from kvgate.core.errors import UserError
+from kvgate.core.geometry import LayerGeometry
 from kvgate.engines._vllm_layers import LAYERS, layers_of
 from kvgate.engines._vllm_observe import Seen, deployment_of, engaged
 
@@ -112,6 +114,32 @@ def test_weights_in_fp8_are_no_strange_scales(python: Path, tmp_path: Path) -> N
 
     with pytest.raises(UserError, match="60 of 60 KV scales are absent"):
         launch(python, tmp_path, "fp8_e4m3", shape=SHAPE)
+
+
+def test_a_draft_counts_layers_too(python: Path, tmp_path: Path) -> None:
+    """Scales of a draft's or an image tower's layers are not those of the model's layer with the same number."""
+    tensors = (
+        scales() | scales("mtp.layers.{n}.self_attn.{s}_scale", layers=1) | {"visual.blocks.0.attn.k_scale": [9.0]}
+    )
+    scaled_checkpoint(tmp_path, tensors)
+
+    assert dict(launch(python, tmp_path, "fp8_e4m3", shape=SHAPE).engine_options["scales"]["k"])[0] == pytest.approx(
+        0.02
+    )
+
+
+def test_scales_that_are_not_read_are_not_judged(gpu: Path, tmp_path: Path) -> None:
+    """Of MLA no names are read: the recipe is @checkpoint, and whatever the layers hold is no contradiction."""
+    layers = tuple(LayerGeometry(i, "mla", 1, 576, 0, rope_dim=64) for i in range(30))
+    scaled_checkpoint(tmp_path, {"model.layers.0.self_attn.mla_attn.k_scale": [0.5]})
+    made = launch(gpu, tmp_path, "fp8_e4m3", shape=replace(SHAPE, layers=layers), context_tokens=8192)
+
+    _, found = held(made, told(made, k0=0.5))
+
+    assert str(made.effective) == "fp8_e4m3@checkpoint"
+    assert found.consequence.k_scale is not None
+    assert found.consequence.k_scale.origin is None
+    assert not [line for line in found.evidence if line.startswith("scales of")]
 
 
 def test_placeholders_are_no_calibration(python: Path, tmp_path: Path) -> None:

@@ -77,11 +77,14 @@ def scaled(layers: Iterable[LayerSeen]) -> tuple[LayerSeen, ...]:
     return tuple(x for x in layers if x.word.startswith("fp8") and not x.word.endswith("per_token_head"))
 
 
-def scales_seen(layers: Sequence[LayerSeen], side: str, wanted: Mapping[int, float]) -> tuple[ScaleSeen | None, str]:
+def scales_seen(
+    layers: Sequence[LayerSeen], side: str, wanted: Mapping[int, float] | None
+) -> tuple[ScaleSeen | None, str]:
     """Scales of one side, and what is wrong with them; "" where all are as wanted.
 
     Args:
-        side: "k" or "v". wanted: the checkpoint's scale a layer; empty where it has none, so that 1.0 is right.
+        side: "k" or "v".
+        wanted: the checkpoint's scale a layer; empty where it has none, so that 1.0 is right; None is not known.
 
     Returns:
         None without a scaled layer. The origin is "unit" where every scale is 1.0, "checkpoint" where every one is the
@@ -90,7 +93,8 @@ def scales_seen(layers: Sequence[LayerSeen], side: str, wanted: Mapping[int, flo
     here = {x.layer: getattr(x, f"{side}_scale") for x in scaled(layers)}
     if not here:
         return None, ""
-    odd = {n: x for n, x in here.items() if not isclose(x, wanted.get(n, 1.0), rel_tol=_REL)}
+    right = {n: x if wanted is None else wanted.get(n, 1.0) for n, x in here.items()}
+    odd = {n: x for n, x in here.items() if not isclose(x, right[n], rel_tol=_REL)}
     is_unit = all(x == 1.0 for x in here.values())
     own = bool(wanted) and not odd
     numbers = [x for x in here.values() if x == x]
@@ -100,7 +104,7 @@ def scales_seen(layers: Sequence[LayerSeen], side: str, wanted: Mapping[int, flo
         lowest=min(numbers, default=None),
         highest=max(numbers, default=None),
     )
-    return seen, _wrong(side, odd, len(here), wanted)
+    return seen, _wrong(side, odd, len(here), wanted or {})
 
 
 def _wrong(side: str, odd: Mapping[int, float], total: int, wanted: Mapping[int, float]) -> str:

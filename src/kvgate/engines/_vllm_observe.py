@@ -198,11 +198,12 @@ def _scales(launch: Launch, log: StartLog | None, layers: Sequence[LayerSeen]) -
     return one, one
 
 
-def _wanted(launch: Launch, side: str) -> dict[int, float]:
-    """The checkpoint's scales by layer, where the recipe is to use them."""
+def _wanted(launch: Launch, side: str) -> dict[int, float] | None:
+    """The checkpoint's scales by layer, where the recipe is to use them; None where they are not known."""
     origin = launch.effective.k.origin if launch.effective.k is not None else None
-    found = launch.engine_options.get("scales", {}) if origin == "checkpoint" else {}
-    return {int(n): float(x) for n, x in found.get(side, ())}
+    if origin != "checkpoint":
+        return {}
+    return {int(n): float(x) for n, x in launch.engine_options.get("scales", {}).get(side, ())} or None
 
 
 def _consequence(launch: Launch, log: StartLog | None, layers: Sequence[LayerSeen], seen: Seen) -> Consequence:
@@ -342,12 +343,14 @@ def _scales_wrong(observed: Deployment) -> str:
     """Why the scales in force are not those of the recipe; empty where they are, or where nobody could look."""
     recipe = parse(observed.subject.effective)
     wanted = recipe.k.origin if recipe.k is not None else None
+    if wanted is None:
+        return ""
+    if told := next((line for line in observed.evidence if line.startswith(_WRONG)), ""):
+        return told
     for side in ("k", "v"):
         seen: ScaleSeen | None = getattr(observed.consequence, f"{side}_scale")
-        if wanted is None or seen is None or seen.origin == wanted or (seen.layers is None and seen.origin is None):
-            continue
-        told = next((line for line in observed.evidence if line.startswith(_WRONG)), "")
-        return told or f"scales of {side.upper()}: the recipe says @{wanted}, the engine holds {seen.origin}"
+        if seen is not None and seen.origin not in (None, wanted):
+            return f"scales of {side.upper()}: the recipe says @{wanted}, the engine holds {seen.origin}"
     return ""
 
 

@@ -34,6 +34,8 @@ _LOADED: Final = re.compile(
     r"(?:(?:attn\.)?(?P<own>[kv])_scale|(?P<both>kv)_scale|(?:[kv]_proj|qkv_proj|qkqkv_proj)\.(?P<proj>[kv])_scale"
     r"|(?P<out>[kv])_proj\.output_scale|(?P<cache>[kv])_cache\.scale)$"
 )
+#: Parts of a checkpoint that are not the text model's own layers, though they count layers too.
+_OTHER: Final = re.compile(r"\.(?:mtp\w*|draft\w*|visual|vision\w*|audio\w*|encoder)\.")
 #: What somebody may have meant as such a scale.
 _LIKE: Final = re.compile(
     r"\.(?:layers|h|blocks)\.\d{1,6}\..*(?:attn|attention|mixer).*"
@@ -49,7 +51,8 @@ class CheckpointScales:
     """Scales of each layer that takes one, as vLLM's kernels get them: of one a head the largest.
 
     Attributes:
-        k, v: scale by layer. per_head: the checkpoint has one a head.
+        k, v: scale by layer; empty where only rows shared by all heads (MLA) are cached, whose names are not read.
+        per_head: the checkpoint has one a head.
     """
 
     k: Mapping[int, float]
@@ -59,7 +62,7 @@ class CheckpointScales:
     @property
     def is_unit(self) -> bool:
         """Whether all are 1.0: ModelOpt's fp8_cast writes that without having seen any data."""
-        return all(x == 1.0 for x in (*self.k.values(), *self.v.values()))
+        return bool(self.k) and all(x == 1.0 for x in (*self.k.values(), *self.v.values()))
 
 
 def read_scales(folder: Path, geometry: ModelGeometry, kept: Iterable[int] = ()) -> CheckpointScales:
@@ -125,7 +128,7 @@ def _of_file(header: SafetensorsHeader, geometry: ModelGeometry) -> list[LayerSc
     found = []
     for tensor in header.tensors:
         match = _LOADED.search(f".{tensor.name}")
-        if match is None or int(match["layer"]) not in known:
+        if match is None or _OTHER.search(f".{tensor.name}") or int(match["layer"]) not in known:
             continue
         if not 0 < prod(tensor.shape) <= _MAX_VALUES:
             raise UserError(f"{one_line(tensor.name, 100)} has shape {list(tensor.shape)}: no KV scale", fix=_FIX)
