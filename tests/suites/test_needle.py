@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+from collections import Counter
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -55,16 +56,28 @@ def test_the_suite_is_found_by_name() -> None:
 
 
 def test_presets_are_the_stated_sizes() -> None:
-    """smoke: 4 needles at 512; default: powers of two up to the context x 5 depths x 5 salts, at least 60 in all."""
+    """smoke: 4 needles at 512; default: powers of two up to the context x 5 depths, 60 to 80 in all."""
     smoke = list(SUITE.cases(context(SUITE.presets()["smoke"], tokens=1024)))
     full = list(SUITE.cases(context(SUITE.presets()["default"], tokens=3000)))
 
     assert [c.bucket for c in smoke] == ["512"] * 4
     assert len({c.cluster for c in smoke}) == 4
     assert {c.bucket for c in full} == {"512", "1024", "2048"}
-    assert len(full) == 3 * 5 * 5
+    assert len(full) == (7 + 4 + 2) * 5
     assert len(list(SUITE.cases(context(SUITE.presets()["default"], tokens=1000)))) == 60
-    assert len({c.cluster for c in full}) == 75
+    assert len({c.cluster for c in full}) == 65
+
+
+@pytest.mark.parametrize("tokens", [512, 1024, 4096, 32768])
+def test_no_length_takes_most_of_the_time(tokens: int) -> None:
+    """At least 60 needles, 5 of the longest length or more, and about the same tokens for each."""
+    made = list(SUITE.cases(context(SUITE.presets()["default"], tokens=tokens)))
+    spent = Counter(int(c.bucket) for c in made)
+    costs = [n * count for n, count in spent.items()]
+
+    assert MIN_HAYSTACKS <= len(made) <= 100
+    assert min(spent.values()) >= 5
+    assert len(spent) == 1 or max(c for n, c in zip(spent, costs, strict=True) if n <= 4096) <= 2 * min(costs)
 
 
 def test_cases_depend_on_the_seed_and_on_nothing_else(cases: list[Case]) -> None:
