@@ -29,6 +29,22 @@ ENGINES = {
 }
 
 
+_TOKENIZERS = """
+class Tokenizer:
+    @classmethod
+    def from_file(cls, path):
+        if not open(path).read():
+            raise ValueError("an empty file")
+        return cls()
+    def no_truncation(self): pass
+    def no_padding(self): pass
+    def encode(self, text, add_special_tokens):
+        made = type(self)()
+        made.ids = [0] * add_special_tokens + list(text.encode())
+        return made
+"""
+
+
 def make_environment(folder: Path, engine: str, *, version: str = "") -> Path:
     """An interpreter that has a package of this engine, with the stand-in for its server."""
     name, usual, place, scripts = ENGINES[engine]
@@ -42,6 +58,8 @@ def make_environment(folder: Path, engine: str, *, version: str = "") -> Path:
         (package / "__init__.py").touch()
     shutil.copy(HERE / f"{engine}_stand_in.py", server)
     shutil.copy(HERE / "toy_server.py", site)
+    # A tokenizer of bytes in the place of the package that the real engine has.
+    (site / "tokenizers.py").write_text(_TOKENIZERS)
     info = site / f"{name}-{version or usual}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version or usual}\n")

@@ -16,4 +16,5 @@ def stand_in_request(engine: str, folder: Path) -> Request:
     """FP8 on a model that is only numbers, with an interpreter that has the stand-in."""
     model = folder / "model"
     model.mkdir()
+    (model / "tokenizer.json").write_text("{}")
     return request(engine, make_environment(folder / "env", engine), model, "fp8_e4m3", context_tokens=512)

@@ -15,6 +15,7 @@ from kvgate.engines._http import HttpClient, check_url
 from kvgate.engines._kvlog import LogFacts
 from kvgate.engines._openai_session import OpenAISession
 from kvgate.engines._trtllm_observe import ATTACHED, ENGINE, deployment_of, evidence_of, log_of
+from kvgate.engines._trtllm_tokens import FolderTokens
 from kvgate.plan.log_text import lines_of
 
 #: Variables that would change what the engine does without anybody having asked for it.
@@ -80,6 +81,15 @@ class TrtllmServer(TrtllmSession):
         self.launch, self._started = launch, started
         self._load_log = tuple(started.lines())
         self._deployment: Deployment | None = None
+        self._tokens = FolderTokens(launch.argv[0], launch.request.model.path)
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._tokens.close()
+        await super().__aexit__(*exc)
+
+    async def exact_tokens(self, text: str, *, special: bool = False) -> tuple[int, ...]:
+        """By the model folder's tokenizer, which is the server's too: it has no page for it."""
+        return await self._tokens.ids(text, special=special)
 
     def load_log(self) -> tuple[str, ...]:
         """The whole load log, for the records."""
