@@ -274,8 +274,8 @@ def _replaced(run: RunContext, suite: Suite, lanes: Mapping[Lane, Available | Mi
     better: Lane | None = getattr(suite, "instead_of", None)
     if better is None or not isinstance(lanes.get(better), Available):
         return False
-    # A floor of another build or environment, or with checkpoints, cannot be in the panel, and is there to be seen.
-    apart = any({"build", "env", "checkpoints"} & set(a.perturb) for a in run.arms)
+    # A floor of another build or environment cannot be in the panel, and is there to be seen.
+    apart = any({"build", "env"} & set(a.perturb) for a in run.arms)
     everywhere = not apart and all(PANEL in a.places for a in run.arms if a.role is not Role.FLOOR)
     others = any(better in s.needs for s in run.suites.values())
     return everywhere and others
