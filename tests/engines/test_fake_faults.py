@@ -12,7 +12,7 @@ import pytest
 
 from kvgate.core.deployment import Engagement
 from kvgate.core.engine import Available, Generate, Generated, Lane, Launch, Missing
-from kvgate.core.errors import BadAnswer, EngineDied, EngineError, EngineTimeout, UserError
+from kvgate.core.errors import BadAnswer, EngineChanged, EngineDied, EngineError, EngineTimeout, UserError
 from kvgate.engines.fake import DRIVER, FakeSession
 from kvgate.testing import fake_request
 
@@ -76,6 +76,17 @@ async def failure(session: FakeSession, request: Generate) -> EngineError:
         ({"nonsense_rate": 1.0, "nonsense": "no_choices"}, {}, BadAnswer, "no_choices"),
         ({"nonsense_rate": 1.0, "nonsense": "wrong_type"}, {}, BadAnswer, "bad_shape"),
         ({"nonsense_rate": 1.0, "nonsense": "empty"}, {}, BadAnswer, "empty"),
+        ({"nonsense_rate": 1.0, "nonsense": "error"}, {}, BadAnswer, "error_in_200"),
+        ({"nonsense_rate": 1.0, "nonsense": "trailing"}, {}, BadAnswer, "not_json"),
+        ({"nonsense_rate": 1.0, "nonsense": "nul"}, {}, BadAnswer, "not_json"),
+        ({"nonsense_rate": 1.0, "nonsense": "bad_utf8"}, {}, BadAnswer, "not_json"),
+        ({"nonsense_rate": 1.0, "nonsense": "empty_choices"}, {}, BadAnswer, "no_choices"),
+        ({"nonsense_rate": 1.0, "nonsense": "gzip"}, {}, BadAnswer, "encoding"),
+        ({"nonsense_rate": 1.0, "nonsense": "chunk_cut"}, {}, BadAnswer, "truncated"),
+        ({"nonsense_rate": 1.0, "nonsense": "error"}, {"stream": True}, BadAnswer, "error_in_200"),
+        ({"logprobs": "single"}, {"top_logprobs": 5}, BadAnswer, "degenerate_logprobs"),
+        ({"logprobs": "no_mass"}, {"top_logprobs": 5}, BadAnswer, "degenerate_logprobs"),
+        ({"answers_as": "other"}, {}, EngineChanged, None),
         ({"content_length_off": 50}, {}, BadAnswer, "truncated"),
         ({"content_length_off": -20}, {}, BadAnswer, "not_json"),
         ({"redirect_to": "http://127.0.0.1:1/elsewhere"}, {}, BadAnswer, "redirect"),
@@ -107,6 +118,8 @@ def test_a_fault_is_its_error(script: Any, request_fields: Any, error: type[Engi
         {"piece_bytes": 1},
         {"tokens_per_event": 5},
         {"continuous_usage": False},
+        {"sse_fields": True},
+        {"sse_fields": True, "crlf": True, "piece_bytes": 1},
         {"piece_bytes": 7, "crlf": True, "comments": True, "tokens_per_event": 3},
     ],
     ids=json.dumps,
@@ -341,3 +354,16 @@ def test_the_script_is_no_identity() -> None:
 
     assert base.identity == faulty.identity
     assert "break_rate" not in base.model_dump_json() + faulty.model_dump_json()
+
+
+def test_what_is_odd_and_yet_an_answer() -> None:
+    """A byte order mark is skipped; a text that is null is an empty one; a reason and a count are the server's word."""
+
+    async def use(s: FakeSession) -> Generated:
+        return await s.generate(ask(max_tokens=4))
+
+    assert using(use, nonsense_rate=1.0, nonsense="bom").text == "ok"
+    assert using(use, nonsense_rate=1.0, nonsense="null_content").text == ""
+    lied = using(use, finish_lie="stop", usage_off=1000)
+    assert (lied.finish_reason, lied.usage["completion_tokens"]) == ("stop", 1004)
+    assert "completion_tokens" not in using(use, usage_off=-1000).usage, "a count below none is none"
