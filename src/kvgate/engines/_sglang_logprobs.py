@@ -39,9 +39,6 @@ class PastTheCache:
     def __init__(self, refused: Callable[[], Awaitable[str]]) -> None:
         self._refused = refused
 
-    def recognises(self, pages: Mapping[str, Any]) -> bool:
-        return SERVER.recognises(pages)
-
     async def score(self, ask: Asks, question: Question) -> list[TopKRow]:
         """As `Server.score`; both lanes."""
         if why := await self._refused():
