@@ -57,8 +57,8 @@ def test_a_killed_check_of_running_servers_resumes(tmp_path: Path, monkeypatch: 
 @pytest.mark.kill
 def test_a_killed_check_with_an_arm_of_its_own_resumes(smollm2: Path, tmp_path: Path) -> None:
     """`--arm` is part of the key: the same command finds its run, and the extra floor is there once."""
-    options = ("--engine", "fake", "--engine-env", f"KVGATE_FAKE_SCRIPT={SCRIPT}", "--suite", "golden")
-    options += ("--arm", "small:batch=64")
+    fake = ("--engine", "fake", "--engine-env", f"KVGATE_FAKE_SCRIPT={SCRIPT}")
+    options = (*fake, "--suite", "golden", "--arm", "small:batch=64")
     code, whole, err = Command(smollm2, tmp_path / "whole", *options).finish()
     assert code in (0, 1, 3), err
     command = Command(smollm2, tmp_path / "killed", *options)

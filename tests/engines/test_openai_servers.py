@@ -213,7 +213,7 @@ class Cached:
 )
 def test_a_prefix_cache_that_spoils_prompt_logprobs_is_found(second: str, lane: Available | Missing) -> None:
     """The same text twice must give the same rows; ids that may be named must have the values of the top."""
-    found = asyncio.run(probe_lanes(Cached("vllm", second)))[Lane.PREFILL_TOPK]  # type: ignore[arg-type]
+    found = asyncio.run(probe_lanes(Cached("vllm", second)))[Lane.PREFILL_TOPK]
 
     if isinstance(lane, Missing):
         assert isinstance(found, Missing) and lane.reason in found.reason and "prefix cache off" in found.reason

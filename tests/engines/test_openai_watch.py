@@ -42,7 +42,14 @@ def test_names_of_one_model(asked: str, said: str, names: tuple[str, ...], same:
 def test_what_is_not_told_is_no_change() -> None:
     """Bodies without the fields, with null or with nonsense in them change nothing; a first word is remembered."""
     watch = Watch(lambda text: text)
-    for body in (None, [], {}, {"system_fingerprint": None, "model": 3}, {"system_fingerprint": "", "model": ""}):
+    bodies: tuple[Any, ...] = (
+        None,
+        [],
+        {},
+        {"system_fingerprint": None, "model": 3},
+        {"system_fingerprint": "", "model": ""},
+    )
+    for body in bodies:
         watch.see(body, "m")
     watch.see({"system_fingerprint": "a", "model": "m"}, "m")
     watch.see({"model": "anything"}, None)
