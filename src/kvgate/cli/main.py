@@ -78,7 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(e, "format_message"):
             said = e.format_message()
             # Nothing to say: nothing was asked for, and the help page has been printed already.
-            return _say(f"{said} (see kvgate --help)", USAGE) if said.strip() else USAGE
+            verb = getattr(getattr(e, "ctx", None), "command_path", "kvgate")
+            return _say(f"{said} (see {verb} --help)", USAGE) if said.strip() else USAGE
         if type(e).__name__ == "Abort":
             return _say(_INTERRUPTED, INTERRUPTED)
         return _say(f"internal error: {type(e).__name__}: {e}; traceback in {_keep_traceback()}", INVALID)
