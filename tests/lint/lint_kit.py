@@ -87,6 +87,7 @@ MODELS = {
     "fused": (scaled(), {f"model.layers.{i}.self_attn.kv_scale": ("F32", (1,), [0.02]) for i in range(2)}),
     "zero_point": (scaled(), {**scales(), "model.layers.0.self_attn.k_zero_point": ("F32", (1,), [3.0])}),
     "zero_point_0": (scaled(), {**scales(), "model.layers.0.self_attn.k_zero_point": ("F32", (1,), [0.0])}),
+    "dsa_sinks": ({**DENSE, "model_type": "deepseek_v32", "learnable_sink": True}, {}),
     "affine": (modelopt("NVFP4_AFFINE"), scales()),
     "modelopt_fp8": (modelopt("FP8"), scales()),
     "modelopt_nvfp4": (modelopt("NVFP4"), scales()),

@@ -10,6 +10,7 @@ STORED = (
     "Meanwhile, it may cause accuracy drop without a proper scaling factor\n"
 )
 S = "python -m sglang.launch_server --model-path Qwen/Qwen3-32B --kv-cache-dtype "
+D4 = "sglang serve --model-path deepseek-ai/DeepSeek-V4 --kv-cache-dtype "
 L = "llama-server -m x.gguf "
 
 
@@ -25,6 +26,10 @@ CASES = {
     ),
     "flag-misspelled": (case("vllm serve x --kv-cache-dtyp fp8"), case("vllm serve x --kv-events-config {}")),
     "flag-of-another-engine": (case("vllm serve x --cache-type-k q8_0"), case(L + "--cache-type-k q8_0")),
+    "flag-shortened": (
+        case("python -m sglang.launch_server --model-path x --kv-cache-d fp8_e4m3"),
+        case("python -m sglang.launch_server --model-path x --tp 8 --kv-cache-dtype fp8_e4m3"),
+    ),
     "flag-twice": (case(V + "fp8 --kv-cache-dtype fp8_e5m2"), case(V + "fp8 --max-model-len 100")),
     "flag-underscores": (
         case("python -m sglang.launch_server --model-path x --kv_cache_dtype fp8_e4m3"),
@@ -186,7 +191,7 @@ CASES = {
         case("vllm serve a/b --kv-cache-dtype fp8\nvllm serve c/d --kv-cache-dtype fp8"),
         case("vllm serve a/b --kv-cache-dtype fp8\nvllm serve a/b --kv-cache-dtype fp8"),
     ),
-    "scales-affine": (case("vllm serve {affine}"), case("vllm serve {modelopt_fp8}")),
+    "scales-affine": (case("vllm serve {affine}"), case("vllm serve {affine} --kv-cache-dtype bfloat16")),
     "scales-fused": (case("vllm serve {fused}"), case("vllm serve {scheme}")),
     "scales-large": (case("vllm serve {large}"), case("vllm serve {half}")),
     "scales-missing": (case("vllm serve {missing}"), case("vllm serve {one_side}")),
@@ -225,9 +230,30 @@ CASES = {
         case(S + "nvfp4 --speculative-algorithm STANDALONE"),
         case(S + "nvfp4 --speculative-algorithm EAGLE3"),
     ),
+    "sglang-deepseek-v4-packed": (case(D4 + "bfloat16"), case(D4 + "fp8_e4m3")),
+    "sglang-deepseek-v4-word": (case(D4 + "bf16"), case(D4 + "bfloat16")),
+    "sglang-fp4-cuda-only": (case(S + "fp4_mx_block16", device="mi300x"), case(S + "fp4_mx_block16", device="h100")),
+    "sglang-fp4-old-cuda": (
+        case("docker run lmsysorg/sglang:v0.5.23-cu126 --model-path x --kv-cache-dtype nvfp4"),
+        case("docker run lmsysorg/sglang:v0.5.23-cu129 --model-path x --kv-cache-dtype nvfp4"),
+    ),
+    "sglang-fp4-unified-memory": (case(S + "nvfp4 --enable-unified-memory"), case(S + "nvfp4")),
+    "sglang-sparse-mla-auto": (
+        case("sglang serve --model-path deepseek-ai/DeepSeek-V3.2", device="b200"),
+        case("sglang serve --model-path deepseek-ai/DeepSeek-V3.2", device="h100"),
+    ),
+    "sglang-sparse-mla-sinks": (case(S + "fp8_e4m3", model="{dsa_sinks}"), case(S + "bf16", model="{dsa_sinks}")),
+    "sglang-sparse-mla-word": (
+        case(S + "fp8_e5m2", model="deepseek-ai/DeepSeek-V3.2"),
+        case(S + "bf16", model="deepseek-ai/DeepSeek-V3.2"),
+    ),
+    "sglang-trtllm-mla-word": (
+        case(S + "bfloat16 --decode-attention-backend trtllm_mla", model="deepseek-ai/DeepSeek-V3"),
+        case(S + "bf16 --decode-attention-backend trtllm_mla", model="deepseek-ai/DeepSeek-V3"),
+    ),
     "sglang-per-head-scales": (
-        case("sglang serve --model-path {per_head}"),
-        case("sglang serve --model-path {scheme}"),
+        case("sglang serve --model-path {per_head} --kv-cache-dtype fp8_e4m3"),
+        case("sglang serve --model-path {per_head} --kv-cache-dtype bf16"),
     ),
     "sglang-prefill-dequant": (
         case(S + "fp8_e4m3 --prefill-kv-cache-dequant-dtype fp8_e4m3"),
@@ -363,6 +389,10 @@ CASES = {
         case("vllm serve {dense} --kv-cache-dtype nvfp4"),
     ),
     "vllm-plain-int8": (case(V + "int8"), case(V + "int8_per_token_head")),
+    "vllm-turboquant-named": (
+        case(V + "turboquant_4bit_nc --attention-backend TURBOQUANT"),
+        case(V + "turboquant_4bit_nc"),
+    ),
     "vllm-scale-warning-word": (case(V + "fp8_e4m3", device="h100"), case(V + "fp8", device="h100")),
     "vllm-skip-layers-comma": (
         case(V + "fp8 --kv-cache-dtype-skip-layers 0,1"),

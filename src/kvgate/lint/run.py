@@ -16,6 +16,7 @@ from kvgate.lint.judged import Judged
 from kvgate.lint.log_view import LogView, read_log
 from kvgate.lint.model_view import ModelView, model_view
 from kvgate.lint.read.argv import facts_of
+from kvgate.lint.read.bench_lists import one_by_one
 from kvgate.lint.read.programs import engine_word
 from kvgate.lint.read.source import Given, read, with_config_file
 from kvgate.lint.rule import SEVERITIES, Finding, Hit, Rule, Severity
@@ -58,7 +59,7 @@ def lint(text: str, options: Options | None = None) -> Report:
     said = options or Options()
     engine = engine_word(said.engine) if said.engine else ""
     given = read(text, engine)
-    commands = tuple(with_config_file(c) for c in _commands(given, engine))
+    commands = tuple(each for c in _commands(given, engine) for each in one_by_one(with_config_file(c)))
     subjects = _subjects(commands, said, str(given.folder or ""))
     findings = [f for s in subjects for f in check(s)]
     # One text may start an engine twice the same way: the same finding at the same place is one.

@@ -1,7 +1,8 @@
 """Words of a command -> settings, spelled as the engine's own parser would take them.
 
 vLLM's parser takes "_" for "-" in a name up to its first dot, llama.cpp's in a name behind "--"; for the others that is
-not known, so a name that fits only so is marked. Values are not checked here.
+not known, so a name that fits only so is marked. vLLM's and SGLang's parsers are argparse's: the beginning of one option's
+name is that option. Values are not checked here.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from kvgate.lint.read.programs import Image, find_engine, image_of
 from kvgate.lint.read.shell import commands_of
 
 _FACTS = ("vllm", "sglang", "trtllm", "llama_cpp")
+#: Engines whose options argparse reads. TensorRT-LLM's reader is click, which takes whole names only.
+_ARGPARSE = ("vllm", "sglang")
+#: `--tp` is the shortest beginning that people write.
+_MIN_SHORT = 4
 _NUMBER = re.compile(r"-\d+(\.\d+)?")
 _MAX_NESTING = 3
 _MAX_JSON_CHARS = 32_768
@@ -207,7 +212,23 @@ def flag_row(engine: str, name: str) -> tuple[FlagRow | None, bool, str]:
     plain = _plain(head)
     if plain in (folded := _folded_table(engine)) and head.startswith("-"):
         return folded[plain], facts.underscores != "same", sub
-    return None, False, ""
+    return abbreviated(engine, plain if facts.underscores == "same" else head), False, sub
+
+
+def abbreviated(engine: str, head: str) -> FlagRow | None:
+    """The option that argparse takes a shortened name for; None where two would fit, or the parser takes none.
+
+    Only options in the facts are known, so that a name another option shares is read as the one that is in them.
+    """
+    if engine not in _ARGPARSE or not head.startswith("--") or len(head) < _MIN_SHORT:
+        return None
+    fits = {id(row): row for name, row in _flag_table(engine).items() if name.startswith(head)}
+    return next(iter(fits.values())) if len(fits) == 1 else None
+
+
+def is_whole_name(engine: str, name: str) -> bool:
+    """Whether an option is written out, in either spelling of its dashes."""
+    return name in _flag_table(engine) or _plain(name) in _folded_table(engine)
 
 
 @cache

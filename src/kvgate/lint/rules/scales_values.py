@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Literal
 
 from kvgate.core.source import Source
 from kvgate.core.text import one_line
@@ -22,6 +24,35 @@ _NAMED = 6
 
 def _checkpoint(s: Subject) -> Checkpoint | None:
     return s.model.checkpoint if s.model is not None else None
+
+
+def _read_by(s: Subject) -> Literal["cache", "later", "nothing"]:
+    """What reads the checkpoint's scales: this cache, one that is not asked for yet, or none.
+
+    A word of 16 bits (a baseline, a rollback) and the types that scale each token by themselves read none. `auto` that
+    the checkpoint does not turn into FP8 is 16 bits too, but nobody wrote that down: it may be a folder alone.
+    """
+    word = s.effective_words[0]
+    if word is None or (word.startswith(("fp8", "nvfp4", "mxfp8", "fp4")) and "per_token" not in word):
+        return "cache"
+    return "later" if word == "auto" else "nothing"
+
+
+def _where_read(check: Callable[[Subject], Iterator[Hit]]) -> Callable[[Subject], Iterator[Hit]]:
+    """The check where a cache reads scales; a warning at most where `auto` is 16 bits as it stands."""
+
+    def run(s: Subject) -> Iterator[Hit]:
+        read = _read_by(s)
+        if read == "nothing":
+            return
+        for hit in check(s):
+            if read == "later" and s.command.program:
+                why = "auto is 16 bits here and reads no scales; a quantized word would read these"
+                yield replace(hit, severity="info" if hit.severity == "info" else "warning", why=why)
+            else:
+                yield hit
+
+    return run
 
 
 def _scales(s: Subject) -> tuple[Scale, ...]:
@@ -120,7 +151,7 @@ def _shape(s: Subject) -> Iterator[Hit]:
 
 def _sglang_per_head(s: Subject) -> Iterator[Hit]:
     many = [x for x in _scales(s) if len(x.values) > 1]
-    if s.engine == "sglang" and many:
+    if many:
         yield Hit(f"{many[0].name} has one scale a head: SGLang takes one number only", _place(many[0]))
 
 
@@ -197,7 +228,7 @@ def _rule(
     source: Source,
     check: Callable[[Subject], Iterator[Hit]],
 ) -> Rule:
-    return Rule(name, _ENGINES, severity, title, why, fix, source, check, timeless=True)
+    return Rule(name, _ENGINES, severity, title, why, fix, source, _where_read(check), timeless=True)
 
 
 _AGAIN = "calibrate again, and look at every layer: the first one may be fine"
@@ -274,14 +305,16 @@ RULE = (
         Source("spec", "layers/quantization/kv_cache.py KVCacheScaleParameter; compressed-tensors attn_head", "0.32.0"),
         _shape,
     ),
-    _rule(
+    Rule(
         "sglang-per-head-scales",
+        frozenset({"sglang"}),
         "error",
         "SGLang takes one scale a tensor",
         "a scale for each head has no kernel there",
         "calibrate with strategy tensor",
         Source("spec", "layers/quantization/kv_cache.py", "0.5.23"),
-        _sglang_per_head,
+        _where_read(_sglang_per_head),
+        timeless=True,
     ),
     _rule(
         "scales-name",
@@ -337,13 +370,15 @@ RULE = (
         Source("spec", "ModelOpt export: k_proj.k_bias", "0.47.0dev"),
         _affine,
     ),
-    _rule(
+    Rule(
         "checkpoint-unread",
+        _ENGINES,
         "error",
         "a file of the checkpoint could not be read",
         "its scales are unknown",
         "get the file again",
         Source("file", "the checkpoint itself"),
         _unread,
+        timeless=True,
     ),
 )

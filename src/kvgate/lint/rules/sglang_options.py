@@ -13,6 +13,7 @@ _HOOK = Source("spec", "kv_cache_hook.py", "0.5.23")
 _FP4_DECODE = ("triton", "torch_native", "flex_attention", "trtllm_mha")
 _FP4_MLA = ("flashinfer", "trtllm_mla")
 _NVFP4_PREFILL = ("flashinfer", "trtllm_mha")
+_FP8 = "write --prefill-kv-cache-dequant-dtype fp8_e4m3"
 _SPECULATION = ("EAGLE", "EAGLE3", "NEXTN", "NGRAM")
 
 
@@ -25,13 +26,14 @@ def _prefill(s: Subject) -> str | None:
 
 
 def _nvfp4_backend(s: Subject) -> Iterator[Hit]:
+    """A decode backend counts where it is named itself; --attention-backend chooses the prefill of NVFP4 only."""
     if s.k_word != "nvfp4":
         return
-    decode, prefill = _decode(s), _prefill(s)
+    decode, prefill = s.get("decode_backend"), s.get("prefill_backend")
+    if (s.get("prefill_dequant") or "auto") == "auto":
+        prefill = prefill or s.backend
     if decode is not None and decode != "trtllm_mha":
-        yield Hit(
-            f"an NVFP4 cache is decoded by trtllm_mha only, not by {decode}", s.place("decode_backend", "backend")
-        )
+        yield Hit(f"an NVFP4 cache is decoded by trtllm_mha only, not by {decode}", s.place("decode_backend"))
     if prefill is not None and prefill not in _NVFP4_PREFILL:
         yield Hit(
             f"an NVFP4 cache is filled by flashinfer or trtllm_mha, not by {prefill}",
@@ -39,14 +41,31 @@ def _nvfp4_backend(s: Subject) -> Iterator[Hit]:
         )
 
 
+def _is_native_nvfp4(s: Subject) -> bool:
+    """Whether the kernel's own layout may be used: on compute capability 10.x, and where no device is named."""
+    return s.k_word == "nvfp4" and (not s.capability or s.on_capability(("10",)))
+
+
 def _nvfp4_speculation(s: Subject) -> Iterator[Hit]:
     word = (s.get("speculative") or "").upper()
-    if s.k_word == "nvfp4" and word and word not in _SPECULATION:
+    if not _is_native_nvfp4(s) or not word:
+        return
+    breadth = s.number("speculative_ngram_max_bfs_breadth")
+    if word not in _SPECULATION:
         yield Hit(f"an NVFP4 cache goes with {', '.join(_SPECULATION)}, not with {word}", s.place("speculative"))
+    elif word == "NGRAM" and breadth != 1:
+        said = "10 by default" if breadth is None else f"{breadth:g}"
+        yield Hit(
+            f"an NVFP4 cache goes with NGRAM of breadth 1 only, and it is {said}",
+            s.place("speculative_ngram_max_bfs_breadth", "speculative"),
+            None,
+            "",
+            "write --speculative-ngram-max-bfs-breadth 1",
+        )
 
 
 def _nvfp4_lmcache(s: Subject) -> Iterator[Hit]:
-    if s.k_word == "nvfp4" and s.given("lmcache"):
+    if _is_native_nvfp4(s) and s.given("lmcache"):
         yield Hit("an NVFP4 cache does not go with LMCache", s.place("lmcache"))
 
 
@@ -56,15 +75,19 @@ def _nvfp4_mla(s: Subject) -> Iterator[Hit]:
 
 
 def _mx_backend(s: Subject) -> Iterator[Hit]:
-    if s.k_word != "fp4_mx_block16":
+    """Filled and read by one backend it must be of the list; by two different ones SGLang only warns, but for fa4."""
+    decode, prefill = _decode(s), _prefill(s)
+    if s.k_word != "fp4_mx_block16" or decode is None:
         return
-    decode = _decode(s)
     mla = s.model is not None and s.model.is_mla
     known = s.model is not None and bool(s.model.layers)
-    allowed = _FP4_MLA if mla else _FP4_DECODE if known else (*_FP4_DECODE, *_FP4_MLA)
-    if decode is not None and decode not in allowed:
+    plain = tuple(b for b in _FP4_DECODE if b != "trtllm_mha") if prefill == "fa4" else _FP4_DECODE
+    allowed = _FP4_MLA if mla else plain if known else (*plain, *_FP4_MLA)
+    if decode not in allowed:
         yield Hit(
-            f"fp4_mx_block16 is decoded by {', '.join(allowed)}, not by {decode}", s.place("decode_backend", "backend")
+            f"fp4_mx_block16 is decoded by {', '.join(allowed)}, not by {decode}",
+            s.place("decode_backend", "backend"),
+            "warning" if prefill not in (decode, "fa4") else None,
         )
 
 
@@ -75,10 +98,15 @@ def _mxfp8_backend(s: Subject) -> Iterator[Hit]:
 
 def _dequant(s: Subject) -> Iterator[Hit]:
     word = s.get("prefill_dequant")
-    if word is not None and s.k_word != "nvfp4":
-        yield Hit("--prefill-kv-cache-dequant-dtype is for an NVFP4 cache", s.place("prefill_dequant"))
-    elif word is not None and word not in ("auto", "nvfp4", "fp8_e4m3"):
-        yield Hit(f"{word!r} is none of auto, nvfp4, fp8_e4m3", s.place("prefill_dequant"))
+    place = s.place("prefill_dequant")
+    if word is None:
+        return
+    if word not in ("auto", "nvfp4", "fp8_e4m3"):
+        yield Hit(f"{word!r} is none of auto, nvfp4, fp8_e4m3", place)
+    elif word != "auto" and s.k_word != "nvfp4":
+        yield Hit("--prefill-kv-cache-dequant-dtype is for an NVFP4 cache", place)
+    elif word == "nvfp4" and s.capability and not s.on_capability(("10",)):
+        yield Hit("an NVFP4 cache is filled in its own format on compute capability 10.x only", place, None, "", _FP8)
 
 
 def _auto(s: Subject) -> Iterator[Hit]:
