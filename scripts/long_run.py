@@ -333,6 +333,8 @@ def main() -> int:
     asked.folder.mkdir(parents=True, exist_ok=True)
     if any(asked.folder.iterdir()):
         parser.error(f"{asked.folder} is not empty")
+    # A shell that starts this in the background has Ctrl-C ignored, which a child would inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     make_model(asked.folder / "random.gguf")
     documents = make_corpus(asked.folder / "corpus", asked.positions)
     print(f"{documents} documents of {CONTEXT_TOKENS} tokens", flush=True)
