@@ -31,9 +31,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return go
 
 
-def test_two_equal_servers_cannot_be_confirmed(run: Any) -> None:
-    """Nothing differs, but nobody saw what they store: INCONCLUSIVE, with the reason."""
-    outcome = run({}, {})
+def test_two_nearly_equal_servers_cannot_be_confirmed(run: Any) -> None:
+    """Little differs, but nobody saw what they store: INCONCLUSIVE, with the reason."""
+    outcome = run({}, {"top_sd": 0.01, "noise_seed": 1})
     verdict = outcome.view.verdicts[0]
     said = " ".join(f.message for f in verdict.findings)
 
@@ -41,7 +41,7 @@ def test_two_equal_servers_cannot_be_confirmed(run: Any) -> None:
     assert "unobserved" in said
     summaries = outcome.view.evidence["q8_0"].summaries
     assert summaries["golden"].floor.keys() == summaries["topk"].floor.keys() == {"again"}
-    assert summaries["topk"].metrics["topk_decode.kl_mean"].value == 0.0
+    assert 0.0 < summaries["topk"].metrics["topk_decode.kl_mean"].value < 0.001
 
 
 def test_a_persons_word_is_recorded(run: Any) -> None:
