@@ -293,12 +293,15 @@ def work(job: Mapping[str, Any]) -> dict[str, Any]:
             panel.begin(ids.tolist())
             scored = range(head.context - 1) if job["every"] else head.scored
             columns: dict[str, list[Any]] = {c: [] for c in found}
-            for at in range(0, head.context, job["ubatch"]):
-                n = min(job["ubatch"], head.context - at)
-                rows = panel.step(n, Pass.PREFILL)
-                lo, hi = max(at, scored.start) - at, min(at + n, scored.stop) - at
-                if lo >= hi:
+            at, n = 0, 0
+            while (at := at + n) < head.context:
+                # Cut at the first scored token: what stands before it needs no logits, and the peer asks for none.
+                n = min(job["ubatch"], (scored.start if at < scored.start else head.context) - at)
+                if at < scored.start:
+                    panel.feed(n)
                     continue
+                rows = panel.step(n, Pass.PREFILL)
+                lo, hi = 0, min(at + n, scored.stop) - at
                 if job["verify"]:
                     kept_rows = read_rows(Path(job["base"]), head, chunk)[
                         at + lo - scored.start : at + hi - scored.start

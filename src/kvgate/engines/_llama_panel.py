@@ -95,13 +95,31 @@ class LlamaCppPanel:
         """
         if how is Pass.DECODE and n != 1:
             raise ValueError(f"a decode step feeds 1 token, not {n}")
+        self._check(n)
+        self._worker.ask({"op": "step", "n": n})
+        self._left -= n
+        return {arm: self._rows[i, :n] for i, arm in enumerate(self._arms)}
+
+    def feed(self, n: int) -> None:
+        """Feed the next n tokens to every arm without rows: what only stands before the scored tokens.
+
+        Saves the output layer, a fifth of a small model's work, and the copies.
+
+        Args:
+            n: as `step` takes it for PREFILL.
+
+        Raises:
+            ValueError: n does not fit. EngineDied, EngineTimeout: the worker is gone or hangs.
+        """
+        self._check(n)
+        self._worker.ask({"op": "step", "n": n, "rows": False})
+        self._left -= n
+
+    def _check(self, n: int) -> None:
         if not 1 <= n <= self.max_rows:
             raise ValueError(f"a step feeds 1 to {self.max_rows} tokens, not {n}: split it")
         if n > self._left:
             raise ValueError(f"{n} tokens asked, {self._left} left in the text")
-        self._worker.ask({"op": "step", "n": n})
-        self._left -= n
-        return {arm: self._rows[i, :n] for i, arm in enumerate(self._arms)}
 
     def tokenize(self, text: str, *, add_special: bool = False) -> Tokens:
         """Ids of a text by the model's own tokenizer; `add_special` adds what the model wants before it (a BOS)."""

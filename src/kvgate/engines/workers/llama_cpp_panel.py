@@ -221,20 +221,23 @@ class Panel:
         self._ids, self._at = ids, 0
         return {}
 
-    def step(self, n: int) -> dict[str, Any]:
-        """Feed the next n tokens to every arm; rows go to the shared block, arm after arm."""
+    def step(self, n: int, rows: bool) -> dict[str, Any]:
+        """Feed the next n tokens to every arm; rows, where they are wanted, go to the shared block, arm after arm."""
         ffi, c, batch = self.library.ffi, self.library.c, self.batch
         batch.n_tokens = n
         for i in range(n):
             batch.token[i] = self._ids[self._at + i]
             batch.pos[i] = self._at + i
-            batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = 1, 0, 1
+            batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = 1, 0, int(rows)
         for number, arm in enumerate(self.arms):
             status = c.llama_decode(arm.context, batch)
             if status != 0:
                 said = " ".join(self.library.log_lines()[-1:])
                 return {"error": f"llama_decode gave {status} on arm {number}: {said}"}
-            ffi.memmove(self._base + number * self._arm_bytes, c.llama_get_logits(arm.context), n * self.n_vocab * 4)
+            if rows:
+                ffi.memmove(
+                    self._base + number * self._arm_bytes, c.llama_get_logits(arm.context), n * self.n_vocab * 4
+                )
         self._at += n
         return {}
 
@@ -317,7 +320,7 @@ def answer(panel: Panel | None, message: dict[str, Any]) -> tuple[Panel | None, 
     if message["op"] == "begin":
         return panel, panel.begin(message["ids"])
     if message["op"] == "step":
-        return panel, panel.step(message["n"])
+        return panel, panel.step(message["n"], message.get("rows", True))
     return panel, panel.tokenize(message["text"], message["add_special"])
 
 
