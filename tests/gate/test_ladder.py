@@ -72,6 +72,13 @@ def test_calibrating_engines_calibrate_then_keep_layers() -> None:
     assert larger.recipe == "fp8_e4m3/keep=L0-1"
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_e5m2_is_not_calibrated_where_engines_refuse_that(engine: str) -> None:
+    """Engines take measured scales for E4M3 alone: E5M2 leads there first, and is never proposed with them."""
+    assert judge(failed("fp8_e5m2", engine), SMOKE).next.recipe == "fp8_e4m3"
+    assert "calibrate" not in judge(failed("fp8_e4m3", "trtllm"), SMOKE).next.action
+
+
 @pytest.mark.parametrize("engine", [*ladders(), "unheard_of"])
 @pytest.mark.parametrize("recipe", ["q4_0", "iq4_nl", "nvfp4@checkpoint/keep=L0", "kivi:bits=2@dynamic/keep=L0"])
 def test_every_ladder_ends(engine: str, recipe: str) -> None:

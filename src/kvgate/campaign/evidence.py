@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kvgate.campaign.arms import BASE, PANEL, SERVING, Role
@@ -11,6 +11,8 @@ from kvgate.campaign.context import RunContext
 from kvgate.campaign.measured import ArmFacts, Facts, Measured, place_of, undeclared
 from kvgate.campaign.spec import CheckSpec
 from kvgate.campaign.windows import past_window
+from kvgate.core.deployment import Loud
+from kvgate.core.estimate import Estimate
 from kvgate.core.observation import Records, content_digest
 from kvgate.core.private import public_env, public_words
 from kvgate.core.suite import Summary
@@ -57,7 +59,7 @@ def _of_candidate(run: Measured, arm: ArmFacts, records: Mapping[str, Records], 
         summaries=summaries,
         errors=errors,
         untested=untested | _lengths(run.facts),
-        invalid=_invalid(run, arm, records),
+        invalid=(*_invalid(run, arm, records), *_unchanged(arm, summaries, records)),
         model=run.facts.asked,
         engine=run.facts.engine,
         caveats=caveats(run),
@@ -90,9 +92,10 @@ def _loud(run: Measured, rows: Mapping[str, ArmRow]) -> tuple[str, ...]:
         base = run.seen.get((BASE, place))
         if base is None or base.deployment is None or row.deployment is None:
             continue
-        for field in ("backend", "kernel"):
+        for field in Loud.model_fields:
             a, b = getattr(base.deployment.loud, field), getattr(row.deployment.loud, field)
-            if a != b:
+            # A type that only one log tells is unknown on the other side, not changed.
+            if a != b and (field in ("backend", "kernel") or None not in (a, b)):
                 said.append(f"{place}: {field} changed with the recipe: {a} -> {b}")
     return tuple(said)
 
@@ -116,6 +119,20 @@ def _invalid(run: Measured, arm: ArmFacts, records: Mapping[str, Records]) -> tu
                 "the base: the recipe is not in force"
             )
     return tuple(reasons)
+
+
+def _unchanged(arm: ArmFacts, summaries: Mapping[str, Summary], records: Mapping[str, Records]) -> Iterator[str]:
+    """The same of suites that keep answers, not positions (tops of distributions): a mean divergence of exactly 0."""
+    if arm.lossless:
+        return
+    for name, summary in summaries.items():
+        means = {m: e for m, e in summary.metrics.items() if m.endswith(".kl_mean") and isinstance(e, Estimate)}
+        if means and not records[name].positions and all(e.value == 0 for e in means.values()):
+            n = sum(e.n or 0 for e in means.values())
+            yield (
+                f"{name}: {' and '.join(means)} exactly 0 at all {n} positions, although {arm.effective} stores fewer bits "
+                "than the base: the recipe is not in force"
+            )
 
 
 def _silent(run: Measured, records: Records, arm: str) -> list[str]:

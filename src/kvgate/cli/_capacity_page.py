@@ -52,7 +52,7 @@ def capacity_page(page: str, root: Path) -> str:
         root: folder of the repository, in which commands run (they name its start logs).
 
     Raises:
-        KeyError: a mark names no table. subprocess.CalledProcessError: a command does not end well.
+        KeyError: a mark names no table. RuntimeError: a command does not end well.
     """
     page = _TABLE.sub(lambda m: f"{m[1]}\n{TABLES[m['name']]()}\n{m[3]}", page)
     return _OUTPUT.sub(lambda m: _block(m, root), page)
@@ -66,11 +66,17 @@ def _block(found: re.Match[str], root: Path) -> str:
 
 
 def output(command: str, root: Path) -> list[str]:
-    """Lines that a `kvgate ...` command prints on a terminal of 100 columns, without a network."""
+    """Lines that a `kvgate ...` command prints on a terminal of 100 columns, without a network.
+
+    Raises:
+        RuntimeError: it ends by an error of its own (exit 2 and above); a finding (exit 1) is an answer.
+    """
     env = {k: v for k, v in os.environ.items() if k not in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")}
     env |= {"COLUMNS": str(COLUMNS), "TERM": "dumb", "NO_COLOR": "1", "KVGATE_OFFLINE": "1"}
     argv = [sys.executable, "-m", *shlex.split(command)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, env=env, cwd=root)
+    done = subprocess.run(argv, capture_output=True, text=True, env=env, cwd=root)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"{command}: exit {done.returncode}: {done.stderr.strip()}")
     return [line.rstrip() for line in done.stdout.rstrip().splitlines()]
 
 

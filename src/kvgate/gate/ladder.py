@@ -36,7 +36,7 @@ class EngineLadder(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    calibration: bool
+    calibration: tuple[str, ...]
     skip_layers: bool
     asymmetric: bool
     k_first: tuple[str, ...]
@@ -192,11 +192,14 @@ def _climb(evidence: CandidateEvidence, policy: Policy) -> NextStep:
     if "none" in k.transforms + v.transforms:
         up = recipe.with_sides(_without_none(k), _without_none(v))
         return _try(evidence, policy, up, "the engine rotates K and V before it quantizes them; leave that on")
-    if engine.calibration and {k.origin, v.origin} <= {None, "unit"}:
+    if {k.codec, v.codec} <= set(engine.calibration) and {k.origin, v.origin} <= {None, "unit"}:
         return NextStep(
             f"calibrate K and V scales on your own text into the checkpoint, then check {k.codec}@checkpoint",
             "scales of 1 waste the range or clip; measured ones are the cheapest repair",
         )
+    if engine.calibration and engine.larger.get(k.codec) in engine.calibration and k.codec not in engine.calibration:
+        # FP8 E5M2 takes no measured scales where E4M3 does, and has one bit less to begin with.
+        return _larger(evidence, policy, engine, recipe, k, v)
     if engine.skip_layers and not recipe.keep:
         return NextStep(
             "measure which layers are sensitive and keep those native (/keep=L0-1,... in the recipe)",
