@@ -32,11 +32,17 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word of a command. `opaque`: it holds a variable or template whose value nobody here knows."""
+    """One word of a command.
+
+    Attributes:
+        opaque: it holds a variable or template whose value nobody here knows. whole: it is that variable, unquoted, so
+            that it may become several words.
+    """
 
     text: str
     line: int = 0
     opaque: bool = False
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Words of a command -> settings, spelled as the engine's own parser would take them.
 
 vLLM's parser takes "_" for "-" in a name up to its first dot, llama.cpp's in a name behind "--"; for the others that is
-not known, so a name that fits only so is marked. vLLM's and SGLang's parsers are argparse's: the beginning of one option's
-name is that option. Values are not checked here.
+not known, so a name that fits only so is marked. vLLM's and SGLang's parsers are argparse's: the beginning of an
+option's name that no other shares is that option. Values are not checked here.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 
 from kvgate.core.errors import UserError
 from kvgate.enginefacts.facts import EngineFacts, FlagRow, load
@@ -20,6 +21,8 @@ from kvgate.lint.read.programs import Image, find_engine, image_of
 from kvgate.lint.read.shell import commands_of
 
 _FACTS = ("vllm", "sglang", "trtllm", "llama_cpp")
+#: Key of a word that may hold options nobody here can see: `$ARGS`.
+UNREAD = "unread_words"
 #: Engines whose options argparse reads. TensorRT-LLM's reader is click, which takes whole names only.
 _ARGPARSE = ("vllm", "sglang")
 #: `--tp` is the shortest beginning that people write.
@@ -29,6 +32,8 @@ _MAX_NESTING = 3
 _MAX_JSON_CHARS = 32_768
 _ENV_OPTION = re.compile(r"--env=(.*)|-e(.+)", re.DOTALL)
 _SHELLS = {"sh", "bash", "zsh", "dash", "ash"}
+#: Programs that hand one word on to a shell, here or elsewhere.
+_HANDS_ON = {"ssh", "tmux", "screen", "su", "wsl", "watch", "script"}
 _CONTAINERS = {"docker", "podman", "nerdctl"}
 
 
@@ -55,6 +60,10 @@ def _command_of(words: tuple[Word, ...], env: dict[str, str], place: Place, engi
     at = next((i for i, w in enumerate(words) if w.text in _CONTAINERS), None)
     if at is not None and at + 1 < len(words) and words[at + 1].text in ("run", "create"):
         return _of_container(words[at + 2 :], env, place, engine, depth)
+    if name in _HANDS_ON and depth < _MAX_NESTING and any(c.isspace() for c in words[-1].text):
+        return _inside_shell(words[-1], env, place, engine, depth)
+    if name in ("kubectl", "oc") and any(w.text == "run" for w in words[1:3]):
+        return _of_kubectl(words, env, place, depth)
     found = find_engine(words)
     if found is not None:
         own, program, first = found
@@ -115,6 +124,21 @@ def _of_container(
     return None
 
 
+def _of_kubectl(words: tuple[Word, ...], env: dict[str, str], place: Place, depth: int) -> Command | None:
+    """`kubectl run NAME --image=IMAGE -- arguments`."""
+    texts = [w.text for w in words]
+    joined = [t.partition("=")[2] for t in texts if t.startswith("--image=")]
+    apart = [after for before, after in pairwise(texts) if before == "--image"]
+    name = next(iter((*joined, *apart)), "")
+    own = {**env, **{m[0]: m[2] for t in texts if t.startswith("--env=") and (m := t[6:].partition("="))[1]}}
+    rest = words[texts.index("--") + 1 :] if "--" in texts else ()
+    image = image_of(name)
+    inner = _command_of(rest, own, place, "", depth + 1) if rest else None
+    if image is None:
+        return inner
+    return with_image(inner or build(image.engine, "", rest, own, place), name, image)
+
+
 def with_image(command: Command, name: str, image: Image) -> Command:
     """The command, with what its image's tag says."""
     version, vendor = command.version or image.version, command.vendor or image.vendor
@@ -135,8 +159,11 @@ def parse(engine: str, words: Sequence[Word], place: Place) -> tuple[Setting, ..
         word = words[at]
         at += 1
         if not _is_option(word):
+            where = Place(place.file, word.line or place.line, place.field)
+            if word.opaque and (word.whole or any(s.key == "model" for s in found)):
+                found.append(Setting(UNREAD, word.text, word.text, where, opaque=True))
+                continue
             if engine in ("vllm", "trtllm", "lmdeploy", "sglang") and not any(s.key == "model" for s in found):
-                where = Place(place.file, word.line or place.line, place.field)
                 found.append(Setting("model", word.text, word.text, where, "MODEL", opaque=word.opaque))
             continue
         name, equals, value = word.text.partition("=")

@@ -1,8 +1,9 @@
 """Splits shell text into simple commands, as a shell would, without running or expanding anything.
 
 Quotes, backslashes, line continuations, comments, here-documents, `;`, `&`, `|`, `&&`, `||` and redirections are
-understood. A variable is replaced only where the same text assigns it a literal; any other `$`, backtick or template
-makes the word opaque.
+understood. A variable is replaced only where the same text assigns it a literal or an array; unquoted and alone it is
+split at blanks. Any other `$`, backtick or template makes the word opaque. PowerShell's and cmd's line continuations,
+their variables and paths with backslashes are read too.
 """
 
 from __future__ import annotations
@@ -19,13 +20,23 @@ _OPERATORS = ";&|()\n"
 _PLACEHOLDER = re.compile(r"<[A-Za-z][A-Za-z0-9_ .-]{0,60}>")
 _REDIRECT = re.compile(r"\d*(>>?|<|>&|<&|&>>?)\S*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
-_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
+_VARIABLE = re.compile(r"[$\ue001](?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 #: Stands in a word for a dollar sign that the text protects, so that it is not taken for a variable.
 _PLAIN_DOLLAR = "\ue000"
+#: Stands for a dollar sign inside double quotes, where a value is not split into words.
+_QUOTED_DOLLAR = "\ue001"
+#: Begins an array's value, and stands between its words.
+_ARRAY = "\ue002"
+_ARRAY_START = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
+_ARRAY_APPEND = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+=(.*)", re.DOTALL)
+_ALONE = re.compile(r"[$\ue001](?:\{([A-Za-z_][A-Za-z0-9_]*)(?:\[[@*]\])?\}|([A-Za-z_][A-Za-z0-9_]*))")
+_POWERSHELL = re.compile(r"\$env:([A-Za-z_][A-Za-z0-9_]*)(?:=(.*))?", re.DOTALL)
+_WINDOWS_PATH = re.compile(r"(?:[A-Za-z]:|\.{1,2})\\[^\s\"'`|&;<>]*")
+_MAX_SPLIT = 2_000
 _KEYWORDS = ("do", "then", "else", "if", "while", "until", "time", "!", "{", "done", "fi", "}")
 #: Values of one loop that are looked at.
 _MAX_TURNS = 16
-_OPAQUE = re.compile(r"[$`]|\{\{")
+_OPAQUE = re.compile(r"[$`\ue001]|\{\{")
 
 
 def commands_of(text: str) -> list[tuple[dict[str, str], list[Word]]]:
@@ -41,7 +52,15 @@ def commands_of(text: str) -> list[tuple[dict[str, str], list[Word]]]:
     found = []
     loops: dict[str, tuple[str, ...]] = {}
     for raw in _loops_unrolled(_split(text), loops):
-        words = [_expanded(w, known) for w in raw]
+        words = [part for w in raw for part in _words_of(w, known)]
+        if words and (match := _POWERSHELL.fullmatch(words[0].text)):
+            value = match[2] if match[2] is not None else " ".join(w.text for w in words[2:3])
+            if match[2] is not None or (len(words) > 2 and words[1].text == "="):
+                known[match[1]] = exported[match[1]] = value
+            continue
+        if raw and (match := _ARRAY_APPEND.fullmatch(raw[0].text)):
+            known[match[1]] = known.get(match[1], "") + match[2]
+            continue
         own: dict[str, str] = {}
         while words and (match := _ASSIGNMENT.fullmatch(words[0].text)):
             if not words[0].opaque:
@@ -87,12 +106,29 @@ def _names(text: str) -> set[str]:
     return {m[1] or m[2] for m in _VARIABLE.finditer(text)}
 
 
+def _words_of(word: Word, known: Mapping[str, str]) -> list[Word]:
+    """A word with its variables put in; one that is a variable alone becomes the words of its value."""
+    match = _ALONE.fullmatch(word.text)
+    value = known.get(match[1] or match[2]) if match else None
+    if value is None:
+        return [_expanded(word, known)]
+    if value.startswith(_ARRAY):
+        parts = value.split(_ARRAY)[1:]
+    elif word.text.startswith("$"):
+        parts = value.split()
+    else:
+        return [_expanded(word, known)]
+    return [_expanded(Word(part, word.line), known) for part in parts[:_MAX_SPLIT]]
+
+
 def _expanded(word: Word, known: Mapping[str, str]) -> Word:
-    text = word.text
+    alone = _ALONE.fullmatch(word.text)
+    whole = bool(alone) and (word.text.startswith("$") or "[@]" in word.text)
+    text = word.text.replace(_QUOTED_DOLLAR, "$")
     if "$" in text:
-        text = _VARIABLE.sub(lambda m: known.get(m[1] or m[2], m[0]), text)[:MAX_CHARS]
+        text = _VARIABLE.sub(lambda m: known.get(m[1] or m[2], m[0]).lstrip(_ARRAY), text)[:MAX_CHARS]
     opaque = bool(_OPAQUE.search(text))
-    return Word(text.replace(_PLAIN_DOLLAR, "$"), word.line, opaque)
+    return Word(text.replace(_PLAIN_DOLLAR, "$"), word.line, opaque, opaque and whole)
 
 
 def _split(text: str) -> Iterator[list[Word]]:
@@ -126,7 +162,7 @@ def _tokens(text: str) -> Iterator[Word | None]:
                 at, line = _after_here_document(text, at, line, ends.pop(0))
         elif c in " \t\r":
             at += 1
-        elif text.startswith("\\\n", at) or text.startswith("\\\r\n", at):
+        elif c in "\\`^" and (text.startswith("\n", at + 1) or text.startswith("\r\n", at + 1)):
             at, line = at + (2 if text[at + 1] == "\n" else 3), line + 1
         elif c == "#":
             end = text.find("\n", at)
@@ -147,13 +183,36 @@ def _tokens(text: str) -> Iterator[Word | None]:
         else:
             start = line
             at, line, word = _word(text, at, line)
+            if text.startswith("(", at) and _ARRAY_START.fullmatch(word):
+                at, line, value = _array(text, at + 1, line)
+                word += value
             yield Word(word, start)
+
+
+def _array(text: str, at: int, line: int) -> tuple[int, int, str]:
+    """The words of `NAME=( ... )` from behind its bracket."""
+    found: list[str] = []
+    while at < len(text) and text[at] != ")":
+        c = text[at]
+        if c.isspace():
+            at, line = at + 1, line + (c == "\n")
+        elif c == "#":
+            end = text.find("\n", at)
+            at = len(text) if end < 0 else end
+        elif c in _OPERATORS or c in "<>":
+            at += 1
+        else:
+            at, line, word = _word(text, at, line)
+            found += [word] if word or text[at - 1] in "'\"" else []
+    return at + 1, line, "".join(_ARRAY + w for w in found)
 
 
 def _word(text: str, at: int, line: int) -> tuple[int, int, str]:
     """One word from `at`: end, line, text without its quotes."""
     out: list[str] = []
     size = len(text)
+    if (path := _WINDOWS_PATH.match(text, at)) is not None:
+        return path.end(), line, path[0].replace("\\", "/")
     while at < size and len(out) <= MAX_CHARS:
         c = text[at]
         if c in " \t\r\n;|()<>" or (c == "&"):
@@ -167,7 +226,7 @@ def _word(text: str, at: int, line: int) -> tuple[int, int, str]:
             at, line = end + 1, line + inside.count("\n")
         elif c == '"':
             at, line, inside = _double_quoted(text, at + 1, line)
-            out.append(inside)
+            out.append(inside.replace("$", _QUOTED_DOLLAR))
         elif c == "\\" and at + 1 < size:
             if text.startswith("\r\n", at + 1):
                 at, line = at + 3, line + 1

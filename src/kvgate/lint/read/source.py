@@ -13,6 +13,7 @@ from kvgate.core.errors import UserError
 from kvgate.core.text import one_line
 from kvgate.lint.command import Command
 from kvgate.lint.read.argv import commands_in_shell, need_engine
+from kvgate.lint.read.dockerfile import commands_in_dockerfile, is_dockerfile
 from kvgate.lint.read.manifests import commands_in, config_settings
 from kvgate.lint.read.shell import MAX_BYTES
 from kvgate.lint.read.yaml_tree import Node, json_node, yaml_documents
@@ -74,6 +75,11 @@ def _of_path(path: Path, engine: str) -> Given:
         return Given(folder=path)
     text = read_text(path)
     suffix = path.suffix.lower()
+    if suffix == ".json" and text.lstrip().startswith("["):
+        words = _json_words(text)
+        if words is None:
+            raise UserError(f"{path} holds a JSON list that is no command", fix="give a list of words, or an object")
+        return _checked(commands_in(json_node(words), str(path), engine), str(path))
     if suffix == ".json":
         body = parse_json_object(text.encode(), str(path), fix="correct the JSON")
         if isinstance(body.get("kv_cache"), dict) or "scaling_factor" in body:
@@ -95,6 +101,8 @@ def _of_text(text: str, file: str, engine: str) -> Given:
         words = _json_words(text)
         if words is not None:
             return _checked(commands_in(json_node(words), file, engine), shown)
+    if is_dockerfile(text) and (found := commands_in_dockerfile(text, file)):
+        return Given(tuple(found))
     return _checked(commands_in_shell(_as_shell(text), file, engine), shown)
 
 

@@ -163,7 +163,11 @@ class _Converter:
         for key_node, value_node in given.value:
             value = self.node(value_node)
             if not isinstance(key_node.value, str):
-                raise UserError(f"{self.what}, line {line}: a key is no text", fix="write keys as text")
+                at = key_node.start_mark.line + 1
+                raise UserError(
+                    f"{self.what}, line {at}: a key is no text, as a template {{{{ ... }}}} without quotes is none",
+                    fix="render templates first, e.g. helm template; write keys as text",
+                )
             if key_node.value == "<<":
                 for source in (value, *value.items):
                     merged += [(k, n) for k, n in source.all_pairs().items() if source.kind == "mapping"]

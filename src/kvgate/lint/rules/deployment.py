@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from kvgate.core.source import Source
 from kvgate.enginefacts.facts import load
+from kvgate.lint.read.argv import UNREAD
 from kvgate.lint.rule import Hit, Rule
 from kvgate.lint.subject import Subject
 
@@ -24,7 +25,9 @@ def _many(s: Subject) -> Iterator[Hit]:
 
 def _opaque(s: Subject) -> Iterator[Hit]:
     for setting in s.command.settings:
-        if setting.opaque and setting.key in _KEYS:
+        if setting.key == UNREAD:
+            yield Hit(f"{setting.written} may hold options: what is in it was not checked", setting.place)
+        elif setting.opaque and setting.key in _KEYS:
             yield Hit(f"the value of {setting.written} is a variable or template: it was not checked", setting.place)
 
 
