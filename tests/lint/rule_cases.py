@@ -232,6 +232,10 @@ CASES = {
     ),
     "sglang-deepseek-v4-packed": (case(D4 + "bfloat16"), case(D4 + "fp8_e4m3")),
     "sglang-deepseek-v4-word": (case(D4 + "bf16"), case(D4 + "bfloat16")),
+    "sglang-e5m2-split-fa3": (
+        case(S + "fp8_e5m2 --decode-attention-backend fa3"),
+        case(S + "fp8_e4m3 --decode-attention-backend fa3"),
+    ),
     "sglang-fp4-cuda-only": (case(S + "fp4_mx_block16", device="mi300x"), case(S + "fp4_mx_block16", device="h100")),
     "sglang-fp4-old-cuda": (
         case("docker run lmsysorg/sglang:v0.5.23-cu126 --model-path x --kv-cache-dtype nvfp4"),
@@ -389,6 +393,7 @@ CASES = {
         case("vllm serve {dense} --kv-cache-dtype nvfp4"),
     ),
     "vllm-plain-int8": (case(V + "int8"), case(V + "int8_per_token_head")),
+    "vllm-platform-word": (case(V + "nvfp4", device="mi300x"), case(V + "fp8_per_token_head", device="mi300x")),
     "vllm-turboquant-named": (
         case(V + "turboquant_4bit_nc --attention-backend TURBOQUANT"),
         case(V + "turboquant_4bit_nc"),

@@ -78,6 +78,35 @@ def test_sarif(tmp_path: Path) -> None:
         assert place["artifactLocation"]["uri"].endswith("run%20me.sh") and place["region"]["startLine"] == 2
 
 
+def test_sarif_describes_rules_and_not_their_findings() -> None:
+    """A service keeps one description a rule: it is the rule's own title, whatever was found."""
+    titles = {r.name: r.title for r in rules()}
+
+    (log,) = sarif(lint(f"{BAD}\nvllm serve x --kv-cache-dtype int8 --kv-cache-dtype int4"), "1.0")["runs"]
+
+    described = log["tool"]["driver"]["rules"]
+    assert {r["id"]: r["shortDescription"]["text"] for r in described} == {r["id"]: titles[r["id"]] for r in described}
+    assert len(described) >= 3
+
+
+def test_a_file_of_scales_is_judged_as_what_it_is(tmp_path: Path) -> None:
+    """Alone, it brings no option that anybody wrote: only its own rules speak."""
+    path = tmp_path / "kv_scales.json"
+    scales = {"0": {"0": 0.02, "1": 0.03}}
+    body = {"model_type": "llama", "kv_cache": {"dtype": "float8_e4m3fn", "scaling_factor": scales}}
+    path.write_text(json.dumps(body))
+
+    assert not lint(str(path)).findings
+    assert not lint(str(path), Options("vllm")).findings
+
+
+def test_many_unknown_options_do_not_take_minutes() -> None:
+    """Names are held against the known ones for the first two hundred only, and each once."""
+    text = "vllm serve x " + " ".join(f"--kv-cache-dtyp{i} fp8" for i in range(4000))
+
+    assert len(lint(text).findings) == 200
+
+
 def test_github_annotations(tmp_path: Path) -> None:
     """One workflow command a finding, and text of the file cannot start another."""
     path = tmp_path / "a,b.sh"
@@ -163,6 +192,9 @@ PLAIN = [
     "python -m sglang.launch_server --model-path Qwen/Qwen3-32B --attention-backend fa3",
     "llama-server -m model.gguf -c 8192 -fa on --port 8080 -ngl 99 --jinja",
     "trtllm-serve Qwen/Qwen3-32B --tp_size 2",
+    "llama-bench -m model.gguf -fa 0,1 -p 512 -n 128",
+    "python -m sglang.launch_server --model-path Qwen/Qwen3-32B --tp 2 --dp 2 --speculative-algo NGRAM",
+    "vllm serve C:\\models\\qwen --max-model-len 4096",
     "docker run --rm -p 8000:8000 vllm/vllm-openai:v0.32.0 --model Qwen/Qwen3-32B --tensor-parallel-size 2",
 ]
 

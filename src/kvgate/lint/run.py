@@ -119,8 +119,8 @@ def _commands(given: Given, engine: str) -> tuple[Command, ...]:
     if given.scales_file is not None:
         place = Place(str(given.scales_file))
         settings = (
-            Setting("scales_json", "--quantization-param-path", str(given.scales_file), place),
-            Setting("kv_dtype", "--kv-cache-dtype", "fp8_e4m3", place),
+            Setting("scales_json", "--quantization-param-path", str(given.scales_file), place, "FILE", "file"),
+            Setting("kv_dtype", "--kv-cache-dtype", "fp8_e4m3", place, "FILE", "file"),
         )
         return (Command(engine or "sglang", "", settings, {}, place),)
     if given.folder is not None:

@@ -59,6 +59,9 @@ def _unknown_version(s: Subject) -> Iterator[Hit]:
 
 
 def _backend_pinned(s: Subject) -> Iterator[Hit]:
+    if s.given("scales_json") and not s.command.program and not s.given("model"):
+        # A file of scales alone: there is no server.
+        return
     if s.engine == "sglang" and s.is_quantized and s.backend is None and not s.given("decode_backend"):
         yield Hit("no --attention-backend: which kernel runs depends on device, model and KV type", s.dtype_place)
 

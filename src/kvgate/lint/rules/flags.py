@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from functools import cache
 
 from kvgate.core.source import Source
 from kvgate.lint.command import Setting
@@ -12,6 +13,8 @@ from kvgate.lint.rule import Hit, Rule
 from kvgate.lint.subject import Subject
 
 _ALL = frozenset({"vllm", "sglang", "trtllm", "llama_cpp"})
+#: Unknown options that are held against the known ones, and characters of a name.
+_MAX_UNKNOWN, _MAX_NAME = 200, 80
 #: Names that older documents have; what they became.
 _GONE = {"sglang": {"--int8-kv-cache": "SGLang has no int8 KV cache: write --kv-cache-dtype fp8_e4m3"}}
 
@@ -52,24 +55,33 @@ def _equals(s: Subject) -> Iterator[Hit]:
             yield Hit(f"{setting.written}={setting.value} is one word", setting.place)
 
 
+def _owner(s: Subject, setting: Setting) -> tuple[str, str] | None:
+    """The other engine whose cache option this is, with kvgate's word for it."""
+    name = setting.written.partition(".")[0]
+    for engine in sorted(_ALL - {s.engine}):
+        key = _cache_options(engine).get(name)
+        if key is not None:
+            return engine, key
+    return None
+
+
+@cache
+def _cache_options(engine: str) -> Mapping[str, str]:
+    """Names of options of the cache, each with kvgate's word."""
+    facts = facts_of(engine)
+    rows = [r for r in facts.flag if r.key in _CACHE_KEYS] if facts is not None else []
+    return {name: r.key for r in rows for name in (r.name, *r.aliases) if name}
+
+
 def _other_engine(s: Subject) -> Iterator[Hit]:
     for setting in _unknown(s):
-        name = setting.written.partition(".")[0]
-        owner = next(
-            (
-                (engine, row)
-                for engine in sorted(_ALL - {s.engine})
-                if (facts := facts_of(engine)) is not None
-                for row in facts.flag
-                if name in (row.name, *row.aliases) and row.key in _CACHE_KEYS
-            ),
-            None,
-        )
+        owner = _owner(s, setting)
         if owner is None:
             continue
-        own = next((r.name for r in (s.facts.flag if s.facts else ()) if r.key in _alike(owner[1].key) and r.name), "")
+        engine, key = owner
+        own = next((r.name for r in (s.facts.flag if s.facts else ()) if r.key in _alike(key) and r.name), "")
         fix = f"write {own}" if own else "leave it out"
-        yield Hit(f"{setting.written} is an option of {owner[0]}, not of {s.engine}", setting.place, None, "", fix)
+        yield Hit(f"{setting.written} is an option of {engine}, not of {s.engine}", setting.place, None, "", fix)
 
 
 _CACHE_KEYS = frozenset(
@@ -85,19 +97,15 @@ def _misspelled(s: Subject) -> Iterator[Hit]:
     names = (
         [r.name for r in s.facts.flag if r.name and r.key in _CACHE_KEYS | {"calculate_kv_scales"}] if s.facts else []
     )
-    for setting in _unknown(s):
+    known = _GONE.get(s.engine, {})
+    for setting in _unknown(s)[:_MAX_UNKNOWN]:
         name = setting.written.partition(".")[0].replace("_", "-")
-        if len(name) < 8 or any(True for h in _gone(s) if h.where == setting.place):
+        if len(name) < 8 or setting.written in known or _owner(s, setting) is not None:
             continue
-        close = get_close_matches(name, names, n=1, cutoff=0.86)
-        if close and not any(True for h in _other_engine(s) if h.where == setting.place):
-            yield Hit(
-                f"{setting.written} is no option that is known; {close[0]} is",
-                setting.place,
-                None,
-                "",
-                f"write {close[0]}",
-            )
+        close = get_close_matches(name[:_MAX_NAME], names, n=1, cutoff=0.86)
+        if close:
+            said = f"{setting.written} is no option that is known; {close[0]} is"
+            yield Hit(said, setting.place, None, "", f"write {close[0]}")
 
 
 def _gone(s: Subject) -> Iterator[Hit]:

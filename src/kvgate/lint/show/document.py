@@ -7,6 +7,7 @@ from typing import Any
 from kvgate.core.text import one_line
 from kvgate.lint.rule import Finding, Rule
 from kvgate.lint.run import SCHEMA, Report
+from kvgate.lint.run import rules as registered
 
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _LEVELS = {"error": "error", "warning": "warning", "info": "note"}
@@ -62,7 +63,8 @@ def rules_document(rules: tuple[Rule, ...]) -> dict[str, Any]:
 
 def sarif(report: Report, version: str) -> dict[str, Any]:
     """A SARIF log with one run."""
-    used = {f.id: f for f in reversed(report.findings)}
+    found = {f.id for f in report.findings}
+    used = [r for r in registered() if r.name in found]
     return {
         "$schema": _SARIF_SCHEMA,
         "version": "2.1.0",
@@ -74,12 +76,13 @@ def sarif(report: Report, version: str) -> dict[str, Any]:
                         "version": version,
                         "rules": [
                             {
-                                "id": name,
-                                "shortDescription": {"text": one_line(f.message)},
-                                "help": {"text": one_line(f"{f.why}. {f.fix}. Source: {f.source}")},
-                                "defaultConfiguration": {"level": _LEVELS[f.severity]},
+                                "id": r.name,
+                                "shortDescription": {"text": one_line(r.title)},
+                                "fullDescription": {"text": one_line(r.why)},
+                                "help": {"text": one_line(f"{r.why}. {r.fix}. Source: {r.source}")},
+                                "defaultConfiguration": {"level": _LEVELS[r.severity]},
                             }
-                            for name, f in sorted(used.items())
+                            for r in used
                         ],
                     }
                 },
