@@ -93,7 +93,7 @@ def test_a_base_that_dies_on_load_voids_all(fake_check: Check) -> None:
 def test_an_engine_that_dies_in_the_middle_is_started_again(fake_check: Check) -> None:
     """A death costs attempts, not answers: the case in flight is repeated."""
     notes = Notes()
-    outcome = fake_check(script={"die_after": 9}, progress=notes)
+    outcome = fake_check(script={"die_after": 18}, progress=notes)  # the lanes are probed with about ten
 
     assert any("EngineDied" in n and "again" in n for n in notes.notes)
     raws = outcome.view.records["golden"].raws
