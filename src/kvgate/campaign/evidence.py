@@ -130,8 +130,8 @@ def _unchanged(arm: ArmFacts, summaries: Mapping[str, Summary], records: Mapping
         if means and not records[name].positions and all(e.value == 0 for e in means.values()):
             n = sum(e.n or 0 for e in means.values())
             yield (
-                f"{name}: {' and '.join(means)} exactly 0 at all {n} positions, although {arm.effective} stores fewer bits "
-                "than the base: the recipe is not in force"
+                f"{name}: {' and '.join(means)} exactly 0 at all {n} positions, although {arm.effective} stores fewer "
+                "bits than the base: the recipe is not in force"
             )
 
 
