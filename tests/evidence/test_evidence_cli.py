@@ -144,6 +144,8 @@ def test_every_model_of_the_catalogue_can_be_asked_about() -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
+        (["Qwen/Qwen3-32B", "--engine", "vllm", "--engine-version", "zz"], "'zz' is no version of vllm"),
+        (["Qwen/Qwen3-32B", "--engine-version", "0.32.0"], "--engine-version without --engine"),
         ([], "no MODEL"),
         (["--list", "Qwen/Qwen3-32B"], "--list takes no MODEL"),
         (["--list", "--kv", "q8_0"], "--list takes no MODEL"),

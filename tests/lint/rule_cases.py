@@ -236,6 +236,10 @@ CASES = {
         case(S + "fp8_e5m2 --decode-attention-backend fa3"),
         case(S + "fp8_e4m3 --decode-attention-backend fa3"),
     ),
+    "sglang-fa3-accumulation": (
+        case(S + "fp8_e4m3 --attention-backend fa3 --context-length 131072", device="h100"),
+        case(S + "fp8_e4m3 --attention-backend fa3 --context-length 32768", device="h100"),
+    ),
     "sglang-fp4-cuda-only": (case(S + "fp4_mx_block16", device="mi300x"), case(S + "fp4_mx_block16", device="h100")),
     "sglang-fp4-old-cuda": (
         case("docker run lmsysorg/sglang:v0.5.23-cu126 --model-path x --kv-cache-dtype nvfp4"),

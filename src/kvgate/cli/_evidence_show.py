@@ -14,6 +14,7 @@ from rich.text import Text
 from kvgate.core import recipe as recipes
 from kvgate.core.errors import UserError
 from kvgate.core.recipe import Recipe, Side
+from kvgate.enginefacts.versions import version_of
 from kvgate.evidence.caveat import WORDS, Caveat
 from kvgate.evidence.claim import Claim, Number
 from kvgate.evidence.family import Subject, families, plain_name, subject_of
@@ -44,9 +45,13 @@ def asked(model: str, kv: str | None, engine: str, version: str, context: int | 
     """The question of a command line.
 
     Raises:
-        UserError: MODEL, recipe or engine is none.
+        UserError: MODEL, recipe, engine or version is none, or a version is of no engine.
     """
     known = _engine(engine) if engine else ""
+    if version and not known:
+        raise UserError("--engine-version without --engine", allowed=_ENGINES, fix="add --engine")
+    if version:
+        version_of(version, known)
     wanted = _recipe(kv, known) if kv is not None else None
     return Asked(subject(model), wanted, known, version, context)
 
