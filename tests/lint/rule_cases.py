@@ -36,6 +36,11 @@ CASES = {
         case("vllm serve x --kv_cache_dtype fp8_e4m3"),
     ),
     "fp8-old-cuda": (case(f"CUDA_VERSION=11.7.1 {V}fp8"), case(f"CUDA_VERSION=11.8.0 {V}fp8")),
+    "kv-dtype-case": (case(L + "-ctk Q8_0"), case("OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE=Q8_0 ollama serve")),
+    "line-not-continued": (
+        case("vllm serve x \\ \n  --kv-cache-dtype fp8"),
+        case("vllm serve x \\\n  --kv-cache-dtype fp8"),
+    ),
     "kv-dtype-unknown": (case(V + "fp8_e4m4"), case(V + "fp8_e4m3")),
     "llama-before-rotation": (
         case(L + "-fa on -ctk q8_0", engine_version="b8000"),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvgate.cli.main import main
+from kvgate.core.errors import UserError
 from kvgate.lint.judged import Judged
 from kvgate.lint.run import Options, lint, rules
 from kvgate.lint.show.document import document, sarif
@@ -205,3 +206,27 @@ def test_plain_commands_have_no_findings(text: str) -> None:
     report = lint(text)
 
     assert [f.id for f in report.findings] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "rule", "severity"),
+    [
+        ("sglang serve x --kv-cache-dtype fp4_e2m1", "0.5.23", "sglang-fp4-e2m1", "error"),
+        ("sglang serve x --kv-cache-dtype fp4_e2m1", "0.5.6", "sglang-fp4-e2m1", "warning"),
+        ("sglang serve x --int8-kv-cache", "0.5.6", "sglang-int8-kv-cache-flag", "warning"),
+        ("VLLM_ATTENTION_BACKEND=FLASHINFER vllm serve x", "0.32.0", "vllm-backend-variable", "error"),
+        ("VLLM_ATTENTION_BACKEND=FLASHINFER vllm serve x", "0.10.2", "vllm-backend-variable", "info"),
+    ],
+)
+def test_what_is_gone_was_there_once(text: str, version: str, rule: str, severity: str) -> None:
+    """Words and variables that older releases took are no error for them: only the newest was read in full."""
+    found = {f.id: f.severity for f in lint(text, Options(engine_version=version)).findings}
+
+    assert found[rule] == severity
+
+
+@pytest.mark.parametrize("text", ["echo vllm serve x --kv-cache-dtype int8", "man vllm serve", "pkill -f 'vllm serve'"])
+def test_to_speak_of_a_command_is_not_to_start_it(text: str) -> None:
+    """Nothing is started there, so there is nothing to lint."""
+    with pytest.raises(UserError, match="starts no engine"):
+        lint(text)

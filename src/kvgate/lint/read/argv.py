@@ -23,6 +23,10 @@ from kvgate.lint.read.shell import commands_of
 _FACTS = ("vllm", "sglang", "trtllm", "llama_cpp")
 #: Key of a word that may hold options nobody here can see: `$ARGS`.
 UNREAD = "unread_words"
+#: Key of a word that is blank: a backslash with a blank behind it.
+BLANK = "blank_word"
+#: Programs that speak of a command and start none.
+_SPEAKS = {"echo", "printf", "man", "which", "type", "alias", "grep", "pkill", "pgrep"}
 #: Engines whose options argparse reads. TensorRT-LLM's reader is click, which takes whole names only.
 _ARGPARSE = ("vllm", "sglang")
 #: `--tp` is the shortest beginning that people write.
@@ -60,6 +64,8 @@ def _command_of(words: tuple[Word, ...], env: dict[str, str], place: Place, engi
     at = next((i for i, w in enumerate(words) if w.text in _CONTAINERS), None)
     if at is not None and at + 1 < len(words) and words[at + 1].text in ("run", "create"):
         return _of_container(words[at + 2 :], env, place, engine, depth)
+    if name in _SPEAKS:
+        return None
     if name in _HANDS_ON and depth < _MAX_NESTING and any(c.isspace() for c in words[-1].text):
         return _inside_shell(words[-1], env, place, engine, depth)
     if name in ("kubectl", "oc") and any(w.text == "run" for w in words[1:3]):
@@ -160,6 +166,9 @@ def parse(engine: str, words: Sequence[Word], place: Place) -> tuple[Setting, ..
         at += 1
         if not _is_option(word):
             where = Place(place.file, word.line or place.line, place.field)
+            if word.text and not word.text.strip():
+                found.append(Setting(BLANK, word.text, word.text, where))
+                continue
             if word.opaque and (word.whole or any(s.key == "model" for s in found)):
                 found.append(Setting(UNREAD, word.text, word.text, where, opaque=True))
                 continue

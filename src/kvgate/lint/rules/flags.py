@@ -176,5 +176,6 @@ RULE = (
         "write --kv-cache-dtype fp8_e4m3",
         Source("spec", "arg_groups/fields/", "0.5.23"),
         _gone,
+        newest_only=True,
     ),
 )

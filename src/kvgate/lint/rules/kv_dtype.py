@@ -76,8 +76,20 @@ def _listed(s: Subject) -> Iterator[Hit]:
             yield Hit(f"the option does not list {word}", s.command.place_of(key))
 
 
-def _rule(name: str, title: str, why: str, fix: str, source: Source, engines: frozenset[str] = _ENGINES) -> Rule:
-    return Rule(name, engines, "error", title, why, fix, source, lambda s: _check(name, s))
+def _rule(
+    name: str,
+    title: str,
+    why: str,
+    fix: str,
+    source: Source,
+    engines: frozenset[str] = _ENGINES,
+    *,
+    newest_only: bool = False,
+) -> Rule:
+    def check(s: Subject) -> Iterator[Hit]:
+        return _check(name, s)
+
+    return Rule(name, engines, "error", title, why, fix, source, check, newest_only=newest_only)
 
 
 RULE = (
@@ -103,6 +115,7 @@ RULE = (
         "write nvfp4 or fp4_mx_block16",
         Source("spec", "arg_groups/fields/model.py", "0.5.23"),
         frozenset({"sglang"}),
+        newest_only=True,
     ),
     _rule(
         "llama-q8-1-aborts",

@@ -97,8 +97,14 @@ def _hybrid(s: Subject) -> Iterator[Hit]:
 
 
 def _backend_env(s: Subject) -> Iterator[Hit]:
-    if "VLLM_ATTENTION_BACKEND" in s.command.env:
-        yield Hit("VLLM_ATTENTION_BACKEND is read by nothing", s.command.place.at("VLLM_ATTENTION_BACKEND"))
+    if "VLLM_ATTENTION_BACKEND" not in s.command.env:
+        return
+    place = s.command.place.at("VLLM_ATTENTION_BACKEND")
+    if s.is_newest:
+        yield Hit("VLLM_ATTENTION_BACKEND is read by nothing", place)
+    else:
+        why = "older releases read it; in which one that ended was not read"
+        yield Hit("VLLM_ATTENTION_BACKEND chooses nothing from some release before 0.32.0 on", place, "info", why)
 
 
 def _accumulation(s: Subject) -> Iterator[Hit]:
