@@ -122,6 +122,9 @@ def test_no_known_rollback_is_an_answer() -> None:
     assert found.why_no_rollback.startswith("no known rollback")
     with pytest.raises(UserError, match="packed FP8"):
         launch("sglang", "deepseek-ai/DeepSeek-V4-Flash", "native", device="b200")
+    for kv in ("bf16", "bfloat16"):
+        with pytest.raises(UserError, match=f"^{kv}: .*packed FP8"):
+            launch("sglang", "deepseek-ai/DeepSeek-V4-Flash", kv, device="b200")
 
 
 def test_float16_has_no_word(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from kvgate.launch.read_range import version_notes
 from kvgate.launch.scale_origin import origin_notes, refuse_affine
 from kvgate.launch.tensor_parallel import check_tp
 from kvgate.launch.writers._sglang_backend import NVFP4, pin
-from kvgate.launch.writers._sglang_limits import refuse_unserved
+from kvgate.launch.writers._sglang_limits import NATIVE_WORDS, refuse_unserved
 
 _MX4 = "fp4_mx_block16"
 
@@ -58,8 +58,9 @@ def commands(ask: Ask) -> Commands:
     word = _word(ask, facts, checkpoint, native, notes)
     refuse_unserved(ask, word)
     refuse_known_trouble(ask, facts, word)
-    if ask.recipe.is_native and native.why_not:
-        raise UserError(f"native: {native.why_not}", fix="write fp8_e4m3, or take another model or device")
+    if native.why_not and (ask.recipe.is_native or word in NATIVE_WORDS):
+        name = "native" if ask.recipe.is_native else str(ask.recipe)
+        raise UserError(f"{name}: {native.why_not}", fix="write fp8_e4m3, or take another model or device")
     pins = pin(ask, facts, word)
     notes += [*pins.notes, *_start_notes(ask, facts, checkpoint, native), *_word_notes(ask, word)]
     candidate = Serve(_argv(ask, ask.served, word, (*native.options, *pins.candidate)))
