@@ -139,7 +139,8 @@ def test_arguments_that_cannot_be_seen_are_told() -> None:
     """A variable that may hold options is no silence."""
     for text in ("vllm serve Qwen/Qwen3-32B $EXTRA", 'vllm serve Qwen/Qwen3-32B "${EXTRA[@]}"', "llama-server $ARGS"):
         assert {f.id: f.severity for f in lint(text).findings} == {"value-not-readable": "warning"}, text
-    assert not lint('vllm serve "$MODEL"').findings
+    for text in ('vllm serve "$MODEL"', "vllm serve $MODEL --port $PORT", "sglang serve --model-path $M --tp $N"):
+        assert not lint(text).findings, text
 
 
 def test_a_dockerfile_that_starts_nothing_and_an_entrypoint_in_shell_form(tmp_path: Path) -> None:

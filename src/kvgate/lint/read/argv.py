@@ -21,6 +21,10 @@ from kvgate.lint.read.programs import Image, find_engine, image_of
 from kvgate.lint.read.shell import commands_of
 
 _FACTS = ("vllm", "sglang", "trtllm", "llama_cpp")
+#: Engines that take the model as a word without an option.
+_POSITIONAL = ("vllm", "trtllm", "lmdeploy", "sglang")
+#: Names of variables that hold options rather than a model.
+_ARGUMENTS = re.compile(r"ARG|OPT|FLAG|EXTRA|PARAM|@|\*", re.IGNORECASE)
 #: Key of a word that may hold options nobody here can see: `$ARGS`.
 UNREAD = "unread_words"
 #: Key of a word that is blank: a backslash with a blank behind it.
@@ -169,10 +173,11 @@ def parse(engine: str, words: Sequence[Word], place: Place) -> tuple[Setting, ..
             if word.text and not word.text.strip():
                 found.append(Setting(BLANK, word.text, word.text, where))
                 continue
-            if word.opaque and (word.whole or any(s.key == "model" for s in found)):
+            has_model = any(s.key == "model" for s in found) or engine not in _POSITIONAL
+            if word.opaque and (has_model or (word.whole and _ARGUMENTS.search(word.text))):
                 found.append(Setting(UNREAD, word.text, word.text, where, opaque=True))
                 continue
-            if engine in ("vllm", "trtllm", "lmdeploy", "sglang") and not any(s.key == "model" for s in found):
+            if not has_model:
                 found.append(Setting("model", word.text, word.text, where, "MODEL", opaque=word.opaque))
             continue
         name, equals, value = word.text.partition("=")
