@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lint.lint_kit import ids, run, severity
+from lint.lint_kit import MODELS, SCHEME, ids, run, scaled, scales, severity
 
 FAULTY = (
     "zero",
@@ -199,3 +199,17 @@ def test_a_benchmark_of_lists_is_each_of_its_runs(tmp_path: Path) -> None:
     assert right.exit_code == 0
     assert {"llama-v-needs-flash-attention", "llama-q8-1-aborts"} <= ids(wrong)
     assert severity(server, "kv-dtype-unknown") == "error"
+
+
+@pytest.mark.parametrize("left_out", ["num_bits", "type", "strategy", "symmetric"])
+@pytest.mark.parametrize("word", ["", " --kv-cache-dtype bfloat16"])
+def test_a_scheme_with_a_key_left_out_stops_vllm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left_out: str, word: str
+) -> None:
+    """vLLM reads the dictionary as it stands, for a 16-bit cache too: an absent key is no default."""
+    scheme = {k: v for k, v in SCHEME.items() if k != left_out}
+    monkeypatch.setitem(MODELS, "short", (scaled(scheme), scales()))
+
+    found = next(f for f in run(tmp_path, f"vllm serve {{short}}{word}").findings if f.id == "vllm-kv-scheme-not-taken")
+
+    assert found.severity == "error" and f"{left_out} is left out" in found.message

@@ -47,12 +47,13 @@ def _scheme(s: Subject) -> Iterator[Hit]:
     wrong = []
     if scheme.get("type", "int") != "float":
         wrong.append("type is left out, which means int" if "type" not in scheme else f"type is {scheme.get('type')}")
-    if scheme.get("num_bits", 8) != 8:
-        wrong.append(f"num_bits is {scheme.get('num_bits')}")
-    if scheme.get("symmetric", True) is not True:
-        wrong.append("symmetric is false")
-    if scheme.get("strategy", "tensor") not in ("tensor", "attn_head"):
-        wrong.append(f"strategy is {scheme.get('strategy')}")
+    # The file is read as it is: what is left out is None there, not compressed-tensors' default.
+    if scheme.get("num_bits") != 8:
+        wrong.append(f"num_bits is {scheme['num_bits']}" if "num_bits" in scheme else "num_bits is left out")
+    if not scheme.get("symmetric"):
+        wrong.append("symmetric is false" if "symmetric" in scheme else "symmetric is left out")
+    if scheme.get("strategy") not in ("tensor", "attn_head"):
+        wrong.append(f"strategy is {scheme['strategy']}" if "strategy" in scheme else "strategy is left out")
     if wrong:
         yield Hit(f"vLLM does not take this kv_cache_scheme: {', '.join(wrong)}", s.place("model"))
 
