@@ -1,4 +1,4 @@
-"""Writes the generated pages of `docs/`: the command line's help, and the tables of what is registered.
+"""Writes the generated pages of `docs/`: the command line's help, and the tables of what is registered or known.
 
 Run by `make docs`; a test fails when a page is not what this would write.
 """
@@ -52,8 +52,8 @@ def tables_page() -> str:
     lines = [NOTE, "# What is registered\n", "## Codecs\n", "| id | block | bytes a block | bits | what |"]
     lines.append("|---|---|---|---|---|")
     lines += [f"| {c.name} | {c.block} | {c.block_bytes} | {float(c.bits):g} | {c.description} |" for c in codecs]
-    for kind in ("engine", "suite", "rule", "method"):
-        lines += [f"\n## {kind.capitalize()}s\n", "| id | what |", "|---|---|"]
+    for kind in ("engine", "server", "suite", "rule", "method"):
+        lines += [f"\n## {kind.capitalize().replace('_', ' ')}s\n", "| id | what |", "|---|---|"]
         for name, obj in registry.discover(kind).items():
             doc = (sys.modules[type(obj).__module__].__doc__ or "").strip().splitlines()
             lines.append(f"| {name} | {doc[0] if doc else ''} |")
@@ -75,6 +75,7 @@ def main(folder: str) -> None:
     from kvgate.cli._capacity_page import capacity_page
     from kvgate.cli._engine_pages import engine_page
     from kvgate.cli._engine_pages import pages as engine_pages
+    from kvgate.lint.pages import rules_table
 
     docs = Path(folder).resolve()
     for name, make in PAGES.items():
@@ -84,6 +85,9 @@ def main(folder: str) -> None:
         page.write_text(capacity_page(page.read_text(), docs.parent))
     for page in engine_pages(docs):
         page.write_text(engine_page(page.read_text(), page.stem))
+    page = docs / "lint.md"
+    before, rest = page.read_text().split("<!-- rules -->\n")
+    page.write_text(f"{before}<!-- rules -->\n{rules_table()}<!-- /rules -->{rest.split('<!-- /rules -->')[1]}")
 
 
 if __name__ == "__main__":
