@@ -102,11 +102,12 @@ def _engagement(evidence: CandidateEvidence, policy: Policy) -> Iterator[Finding
 
 def _floor(evidence: CandidateEvidence, policy: Policy) -> Iterator[Finding]:
     ran = {arm for summary in evidence.summaries.values() for arm in summary.floor}
-    for arm in policy.floor.arms:
-        if arm not in ran:
-            # The floor is the largest over the arms: without one it can only be too small, the excess too large.
-            message = f"floor arm {arm} did not run; the floor may be understated, which is against the candidate"
-            yield Finding("floor", BUILT_IN, "guard", Status.UNTESTED, message)
+    absent = [arm for arm in policy.floor.arms if arm not in ran]
+    if absent:
+        # The floor is the largest over the arms: without one it can only be too small, the excess too large.
+        who = f"floor arm{'s' if absent[1:] else ''} {' and '.join(absent)}"
+        message = f"{who} did not run; the floor may be understated, which is against the candidate"
+        yield Finding("floor", BUILT_IN, "guard", Status.UNTESTED, message)
     for metric, limit in policy.floor.max.items():
         yield _floor_limit(evidence, metric, limit)
 
