@@ -32,7 +32,8 @@ def quoted(name: str = "Qwen3.6-27B", kv: str = "q8_0") -> RunView:
 def terminal(view: RunView, candidate: str, width: int) -> str:
     out = StringIO()
     verdict = next(v for v in view.verdicts if v.candidate == candidate)
-    print_verdict(Console(file=out, width=width), verdict, view.published.get(candidate))
+    console = Console(file=out, width=width, force_terminal=True, color_system=None)
+    print_verdict(console, verdict, view.published.get(candidate))
     return out.getvalue()
 
 
@@ -67,7 +68,7 @@ def test_nothing_published_is_one_line() -> None:
     assert f"Published elsewhere, not measured here: {NOT_TESTED}" in html(view)
     assert f"Published elsewhere, not measured here: {NOT_TESTED}" in markdown(view)
     assert terminal(view, "q4_0", 100).count(NOT_TESTED) == 1
-    assert f"   published {NOT_TESTED}" in terminal(view, "q4_0", 100)
+    assert f"   published  {NOT_TESTED}\n" in terminal(view, "q4_0", 100)
 
 
 def test_what_was_not_looked_up_is_not_mentioned() -> None:
