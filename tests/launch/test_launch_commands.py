@@ -62,6 +62,14 @@ def test_a_pin_that_hides_another_kernel_says_so(device: str, before: str, now: 
         assert found.loud == ()
 
 
+@pytest.mark.parametrize(("tokens", "shouted"), [(40_960, False), (40_961, True)])
+def test_more_context_than_the_model_knows_is_shouted(tokens: int, shouted: bool) -> None:
+    """An engine refuses a longer one, unless the config scales RoPE."""
+    found = launch("vllm", "Qwen/Qwen3-32B", "fp8_e4m3", version="0.32.0", device="h100", context_tokens=tokens)
+
+    assert any("trained for 40,960 tokens" in line for line in found.loud) is shouted
+
+
 def test_a_kernel_that_serves_one_arm_only_is_shouted() -> None:
     """TurboQuant's backend reads no 16-bit cache, and in a dense model four layers keep one: it cannot be named."""
     dense = launch("vllm", "Qwen/Qwen3-32B", "turboquant_4bit_nc", version="0.32.0", device="h100")

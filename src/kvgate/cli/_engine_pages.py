@@ -86,9 +86,14 @@ def _known(engine: str) -> str:
         ("package", f.package),
         ("facts", f"{f.known_since} up to, not including, {f.known_until}"),
         ("read in full", f.newest),
-        ("start logs", f"{log.known_since} up to, not including, {log.known_until}"),
+        ("start logs", _range(log.known_since, log.known_until)),
     )
     return _table(("what", "versions"), [(a, _text(b)) for a, b in rows])
+
+
+def _range(since: str, until: str) -> str:
+    """A bound that no build reaches is none."""
+    return "all builds" if until == "99999999" else f"{since} up to, not including, {until}"
 
 
 def _dtypes(engine: str) -> str:

@@ -165,11 +165,14 @@ def print_matches(console: Console, question: Asked, found: Sequence[Match], *, 
     if question.recipe is not None:
         what = f"{question.subject.name} with {question.recipe}"
         tested = is_tested(found)
-        said = "tested by others: see below, and how far it carries" if tested else NOT_TESTED
+        near = "; what comes near is below, with how far it carries" if found else ""
+        said = "tested by others: see below, and how far it carries" if tested else f"{NOT_TESTED}{near}"
         console.print(Text.assemble((f"{what}: ", "bold"), said))
     elif not found:
         console.print(Text(f"{question.subject.name}: {NOT_TESTED}"))
     shown = found if everything else found[:MOST_SHOWN]
+    # One heading for each distance of the model, the nearest first; within it the order stays.
+    shown = sorted(shown, key=lambda m: list(_HEADS).index(m.model))
     head: Model | None = None
     for m in shown:
         if m.model is not head:

@@ -77,14 +77,15 @@ def _judged(store: str | None) -> tuple[Judged, ...] | None:
     from kvgate.store.open import open_store
 
     with open_store(store, create=False) as opened:
-        return tuple(
-            Judged(
-                str(row.manifest.get("model", {}).get("name", "")),
-                str(row.manifest.get("spec", {}).get("engine") or ""),
-                str(verdict["candidate"]),
-                str(verdict["decision"]),
-                row.run_id,
-            )
-            for row in reversed(opened.runs())
-            for verdict in opened.verdicts(row.run_id)
-        )
+        found = []
+        for row in reversed(opened.runs()):
+            model, spec = row.manifest.get("model", {}), row.manifest.get("spec", {})
+            asked = str(spec.get("model") or "")
+            # A server's digest is of what it tells about itself, not of a file.
+            digest = "" if "://" in asked else str(model.get("digest") or "")
+            name, engine = str(model.get("name", "")), str(spec.get("engine") or "")
+            found += [
+                Judged(name, engine, str(v["candidate"]), str(v["decision"]), row.run_id, asked, digest, store)
+                for v in opened.verdicts(row.run_id)
+            ]
+        return tuple(found)

@@ -74,6 +74,13 @@ def hold_against(expected: Expected, observed: Deployment) -> Engaged:
         ("K rotation", expected.k_rotation, seen.k_rotation),
         ("V rotation", expected.v_rotation, seen.v_rotation),
     ):
+        if want == NOT_SAID:
+            if got in NATIVE_CODECS:
+                continue
+            reason = (
+                f"{what}: {says} says {got}, and nobody said so: add --base {got} (or --kv {got}) where that is meant"
+            )
+            return Engaged(Engagement.CONTRADICTED, reason, observed.evidence)
         # A rotation that nobody predicted or logged is unknown, not a contradiction.
         if want is not None and got is not None and want != got:
             reason = f"{what}: asked for {want}, {says} says {got}"
@@ -81,6 +88,9 @@ def hold_against(expected: Expected, observed: Deployment) -> Engaged:
     return Engaged(Engagement.CONFIRMED, f"{says} says K {seen.k_codec}, V {seen.v_codec}", observed.evidence)
 
 
+#: An attached server of which nobody said what it stores is taken to store one of these.
+NOT_SAID: Final = "unknown"
+NATIVE_CODECS: Final = frozenset({"f16", "bf16", "f32"})
 #: Evidence of a KV type that only a page names.
 _BY_PAGE: Final = "/metrics vllm:cache_config_info cache_dtype: "
 

@@ -114,7 +114,7 @@ def _chosen(readings: dict[str, _Reading], where: str) -> _Reading:
         raise UserError(
             f"log {where} holds no line of a known engine's start",
             allowed=titles,
-            fix="give the log from the engine's start on, with its level at info",
+            fix="give the log from the engine's start on, with its level at info (llama-server: -lv 4)",
         )
     if len(found) > 1:
         both = " and ".join(f"{r.lines.title} (line {r.first_line})" for r in found[:2])
