@@ -84,7 +84,10 @@ def test_a_catalogue_name_is_fetched(model, monkeypatch):
         ("http://127.0.0.1:8000", "is a URL; running servers cannot be checked yet: give a GGUF file"),
         ("hf://org/model", "is a URL"),
         ("Qwen/Qwen3-8B", "looks like a hub id.*kvgate check /path/model.gguf"),
-        ("models/missing.gguf", "there is no file 'models/missing.gguf'; allowed: gemma3-270m, smollm2, the path of a .gguf file"),
+        (
+            "models/missing.gguf",
+            "there is no file 'models/missing.gguf'; allowed: gemma3-270m, smollm2, the path of a .gguf file",
+        ),
         ("./missing", "there is no file"),
         ("/missing/model", "there is no file"),
         ("~nobody-at-all/m.gguf", "there is no file"),
