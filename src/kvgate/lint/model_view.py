@@ -6,6 +6,7 @@ Never from the network: lint answers the same without one.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -20,6 +21,8 @@ from kvgate.models.hub_catalogue import hub_config
 from kvgate.models.plan_model import plan_model_of_path
 from kvgate.models.read_config import QUANT_KEY, read_config
 
+#: What a name of `kvgate models` may look like.
+_MODELS_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
@@ -171,7 +174,10 @@ class ModelView:
 
 
 def model_view(text: str) -> ModelView:
-    """A model by path, or by hub id from the shipped catalogue. Whatever cannot be read leaves only the name."""
+    """A model by path, by a name of `kvgate models`, or by hub id from the shipped catalogue.
+
+    Whatever cannot be read leaves only the name.
+    """
     given = text.strip()
     try:
         path = Path(given).expanduser()
@@ -179,7 +185,7 @@ def model_view(text: str) -> ModelView:
     except (OSError, ValueError, RuntimeError):
         there = False
     if not there:
-        return _of_catalogue(given)
+        return _of_wheel(given) or _of_catalogue(given)
     if path.is_dir() and not (path / "config.json").is_file():
         return ModelView(given, why=f"{given} is a folder without config.json")
     geometry, why = None, ""
@@ -195,6 +201,26 @@ def model_view(text: str) -> ModelView:
             why = why or str(e)
     checkpoint = read_checkpoint(path if path.is_dir() else path.parent) if config else None
     return ModelView(given, geometry, config, checkpoint, why)
+
+
+def _of_wheel(name: str) -> ModelView | None:
+    """A name of `kvgate models`: its file where that was fetched; None for any other name."""
+    if not _MODELS_NAME.fullmatch(name) or name.endswith(".gguf"):
+        return None
+    # Imported when needed: most commands name a hub id or a path, and start without pydantic and pip.
+    from kvgate.models.catalogue import catalogue
+    from kvgate.models.fetch import cached_path
+
+    known = catalogue().get(name)
+    if known is None:
+        return None
+    path = cached_path(known)
+    if not path.is_file():
+        return ModelView(name, why=f"{name} is not on this machine yet: kvgate models get {name}")
+    try:
+        return ModelView(name, plan_model_of_path(path).geometry)
+    except UserError as e:
+        return ModelView(name, why=str(e))
 
 
 def _of_catalogue(name: str) -> ModelView:
