@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 if TYPE_CHECKING:
     from kvgate.lint.judged import Judged
@@ -13,9 +14,48 @@ if TYPE_CHECKING:
 _FORMATS = ("text", "json", "sarif", "github")
 
 
+class _OneText(TyperCommand):
+    """A serving command without quotes has options that are not lint's: what is wrong is then the quotes."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = list(args)  # the parser takes words away
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as e:
+            # typer carries its own copy of click's exceptions from 0.29 on; both have format_message.
+            if not hasattr(e, "format_message") or not (start := _unquoted(given)):
+                raise
+        from kvgate.core.errors import UserError
+
+        raise UserError(
+            "the serving command comes as several words",
+            fix=f'put the serving command in quotes: kvgate lint "{start} ..."',
+        )
+
+
+def _unquoted(words: list[str]) -> str:
+    """The beginning of a serving command that is given word by word; empty for anything else."""
+    from kvgate.lint.command import Word
+    from kvgate.lint.read.programs import find_engine
+
+    leading = next((i for i, w in enumerate(words) if w.startswith("-")), len(words))
+    alone = [Word("" if any(c.isspace() for c in w) else w) for w in words]
+    if leading > 1 and words[0] != alone[0].text:
+        return ""
+    if leading > 1:
+        return " ".join(words[: min(leading, 2)])
+    found = find_engine(alone)
+    if found is None:
+        return ""
+    name, behind = found[1], found[2]
+    at = next(i for i, w in enumerate(words) if w.replace("\\", "/").rsplit("/", 1)[-1] == name)
+    first = at - 2 if at > 1 and words[at - 1] == "-m" else at
+    return " ".join(words[first:behind])
+
+
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command()(lint)
+    app.command(cls=_OneText)(lint)
 
 
 def lint(
