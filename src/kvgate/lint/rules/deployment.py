@@ -14,6 +14,8 @@ from kvgate.lint.subject import Subject
 _ALL = frozenset({"vllm", "sglang", "trtllm", "llama_cpp", "ollama", "lmdeploy"})
 _SERVERS = frozenset({"vllm", "sglang", "trtllm"})
 _CUDA = re.compile(r"cu(?:da)?[-_]?(\d{2})\.?(\d)")
+#: More ranks than any machine has; and the largest number of them that a fix names.
+_MAX_RANKS, _MAX_NAMED = 65_536, 64
 _KEYS = ("kv_dtype", "k_dtype", "v_dtype", "backend", "skip_layers", "scales_json")
 
 
@@ -34,15 +36,22 @@ def _opaque(s: Subject) -> Iterator[Hit]:
 def _tp(s: Subject) -> Iterator[Hit]:
     tp = s.number("tp")
     heads = s.model.kv_heads if s.model is not None else 0
-    if tp is None or tp < 2 or not heads:
+    # Written so that NaN and infinity are left to the engine.
+    if tp is None or not heads or not 2 <= tp <= _MAX_RANKS:
         return
-    if heads < tp:
+    ranks = int(tp)
+    if heads % ranks and ranks % heads:
+        fits = ", ".join(str(n) for n in range(1, min(heads, _MAX_NAMED) + 1) if heads % n == 0)
         yield Hit(
-            f"{heads} KV heads on {int(tp)} ranks: each keeps one, so the cache grows",
+            f"{heads} KV heads cannot be shared out among {ranks} ranks",
             s.place("tp"),
+            "error",
+            "every rank holds the same number of whole heads, or every head lies on the same number of ranks: "
+            "the engine stops where neither divides the other",
+            f"use a number of ranks that divides the heads: {fits}",
         )
-    elif heads % int(tp):
-        yield Hit(f"{heads} KV heads do not divide by {int(tp)} ranks", s.place("tp"), "error")
+    elif heads < ranks:
+        yield Hit(f"{heads} KV heads on {ranks} ranks: each keeps one, so the cache grows", s.place("tp"))
 
 
 def _old_cuda(s: Subject) -> Iterator[Hit]:
