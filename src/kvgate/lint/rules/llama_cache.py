@@ -147,7 +147,8 @@ RULE = (
         _LLAMA,
         "error",
         "a quantized V needs flash attention",
-        "'quantized V cache requires flash_attn'; K alone needs none, and the Python package helps nothing",
+        "without it the start ends in 'quantized V cache requires flash_attn': the engine's own option, not the Python "
+        "package flash-attn; a quantized K alone needs none",
         "write -fa on (older builds: -fa)",
         Source("spec", _SM + "; issues 10378 and 28524", "b11434"),
         _v_needs_flash,
