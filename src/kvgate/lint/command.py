@@ -54,7 +54,7 @@ class Setting:
         written: as it stands in the text. name: the engine's own spelling; empty where the option is not known.
         value: text; "on" for a bare switch. Not to be used where `opaque`.
         origin: "argv", "file" (a configuration) or "env".
-        glued: written as NAME=VALUE, in one word.
+        glued: written as NAME=VALUE, in one word. unset: no value stands behind it, or an empty one.
         odd_spelling: recognised only by changing "_" and "-", which this engine's parser is not known to do.
     """
 
@@ -67,6 +67,7 @@ class Setting:
     opaque: bool = False
     odd_spelling: bool = False
     glued: bool = False
+    unset: bool = False
 
 
 @dataclass(frozen=True, slots=True)

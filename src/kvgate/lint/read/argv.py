@@ -219,7 +219,8 @@ def settings_of(
         key = f"{key}.{sub.replace('-', '_')}"
     if row is not None and not row.name.startswith("--no-") and _plain(written).startswith("--no-"):
         key = f"no_{key}"
-    found = [Setting(key, written, value, place, name, origin, opaque, odd)]
+    unset = not opaque and not any(w.text for w in values)
+    found = [Setting(key, written, value, place, name, origin, opaque, odd, unset=unset)]
     if value.startswith("{") and not opaque:
         found += [Setting(f"{key}.{k}", written, v, place, name, origin) for k, v in _json_parts(value)]
     return found

@@ -50,6 +50,11 @@ def _check(name: str, s: Subject) -> Iterator[Hit]:
         if _id_of(s, word) != name:
             continue
         place = s.command.place_of(key)
+        setting = s.command.setting(key)
+        if setting is not None and setting.unset:
+            why = "the engine wants a value behind it and stops at its start"
+            yield Hit(f"{setting.written} has no value", place, None, why, _near(s, ""))
+            continue
         if name == "llama-fp8-build" and s.version is not None and s.holds(_LLAMA_FP8, "") is Holds.YES:
             yield Hit(
                 f"how {_LLAMA_FP8} and later spell their FP8 cache was not read, so {word!r} is unchecked",
