@@ -81,7 +81,7 @@ def test_a_catalogue_name_is_fetched(model, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("http://127.0.0.1:8000", "is a URL; running servers cannot be checked yet: give a GGUF file"),
+        ("http://127.0.0.1:8000", "is a URL; give a GGUF file; of running servers: kvgate check URL --against URL"),
         ("hf://org/model", "is a URL"),
         ("Qwen/Qwen3-8B", "looks like a hub id.*kvgate check /path/model.gguf"),
         (

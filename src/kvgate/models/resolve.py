@@ -37,7 +37,10 @@ def resolve_model(text: str, *, progress: Progress | None = None) -> ModelFiles:
     if not given or "\0" in given or len(given) > _MAX_CHARS:
         raise UserError(f"MODEL {given[:40]!r} is empty, or no name or path at all", allowed=_allowed())
     if _URL.match(given):
-        raise UserError(f"MODEL {given!r} is a URL", fix="running servers cannot be checked yet: give a GGUF file")
+        raise UserError(
+            f"MODEL {given!r} is a URL",
+            fix="give a GGUF file; of running servers: kvgate check URL --against URL, or kvgate probe URL",
+        )
     path = _existing(given)
     if path is not None:
         return model_files(path)
