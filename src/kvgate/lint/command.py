@@ -77,7 +77,7 @@ class Command:
     Attributes:
         engine: id. program: what is started ("llama-server"). settings: in order; a later one of a key wins.
         env: variables set in front of it, or by a manifest. image: of the container. version, vendor: from its tag.
-        notes: what could not be read.
+        notes: what could not be read. bare: the engine's own parser reads these words, with no wrapper before it.
     """
 
     engine: str
@@ -89,6 +89,7 @@ class Command:
     vendor: str = ""
     image: str = ""
     notes: tuple[str, ...] = ()
+    bare: bool = False
 
     def setting(self, key: str) -> Setting | None:
         """The one that counts: argv before the environment before files, and the last of each."""

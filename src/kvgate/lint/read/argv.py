@@ -17,7 +17,7 @@ from itertools import pairwise
 from kvgate.core.errors import UserError
 from kvgate.enginefacts.facts import EngineFacts, FlagRow, load
 from kvgate.lint.command import ON, Command, Place, Setting, Word
-from kvgate.lint.read.programs import Image, find_engine, image_of
+from kvgate.lint.read.programs import Image, find_engine, image_of, is_bare
 from kvgate.lint.read.shell import commands_of
 
 _FACTS = ("vllm", "sglang", "trtllm", "llama_cpp")
@@ -78,7 +78,8 @@ def _command_of(words: tuple[Word, ...], env: dict[str, str], place: Place, engi
     if found is not None:
         own, program, first = found
         prefix = {m[0]: m[2] for w in words[:first] if (m := w.text.partition("="))[1] and not w.text.startswith("-")}
-        return build(own, program, words[first:], {**env, **prefix}, place)
+        made = build(own, program, words[first:], {**env, **prefix}, place)
+        return replace(made, bare=is_bare(words, program))
     if engine and words:
         first = (
             0

@@ -43,6 +43,14 @@ _SUBCOMMANDS = {
     "lmdeploy": {"serve", "api_server", "chat"},
     "ollama": {"serve", "run"},
 }
+#: Programs that start the next word with all the words behind it as they are.
+_HANDS_WORDS_ON = {"exec", "nohup", "env", "sudo", "time", "command"}
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+_PYTHON = re.compile(r"python[0-9.]*(\.exe)?")
+#: Other people's programs are called llama-something too: llama-swap, llama-stack.
+_LLAMA_OWN = re.compile(
+    r"llama-(server|cli|completion|bench|batched-bench|perplexity|speculative|mtmd-cli|imatrix|parallel)(\.exe)?"
+)
 _IMAGES = (
     (re.compile(r"(^|/)(vllm(-openai)?([-_](cpu|rocm|xpu|openai|tpu))*|vllm-[a-z0-9-]+)(:|@|$)"), "vllm"),
     (re.compile(r"(^|/)sglang([-_][a-z0-9]+)*(:|@|$)"), "sglang"),
@@ -111,6 +119,21 @@ def find_engine(words: Sequence[Word]) -> tuple[str, str, int] | None:
             return None
         return engine, name, first
     return None
+
+
+def is_bare(words: Sequence[Word], program: str) -> bool:
+    """Whether the engine's own program gets the words as they stand: none before it could drop or change some."""
+    if program.startswith("llama-") and not _LLAMA_OWN.fullmatch(program):
+        return False
+    names = [w.text.replace("\\", "/").rsplit("/", 1)[-1] for w in words]
+    at = 0
+    while at < len(words) and (names[at] in _HANDS_WORDS_ON or _ASSIGNMENT.fullmatch(words[at].text)):
+        at += 1
+    if at < len(words) and _PYTHON.fullmatch(names[at]):
+        at += 1
+        while _text(words, at) in ("-u", "-O", "-m"):
+            at += 1
+    return at < len(words) and names[at] == program and not words[at].opaque
 
 
 def _starts(words: Sequence[Word], at: int, engine: str) -> bool:

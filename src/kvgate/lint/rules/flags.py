@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from functools import cache
 
 from kvgate.core.source import Source
@@ -15,6 +15,8 @@ from kvgate.lint.subject import Subject
 _ALL = frozenset({"vllm", "sglang", "trtllm", "llama_cpp"})
 #: Unknown options that are held against the known ones, and characters of a name.
 _MAX_UNKNOWN, _MAX_NAME = 200, 80
+#: Characters: as many are a slip of the hand. What differs in more may be an option that was not read.
+_TYPO = 2
 #: Names that older documents have; what they became.
 _GONE = {"sglang": {"--int8-kv-cache": "SGLang has no int8 KV cache: write --kv-cache-dtype fp8_e4m3"}}
 
@@ -94,18 +96,29 @@ def _alike(key: str) -> tuple[str, ...]:
 
 
 def _misspelled(s: Subject) -> Iterator[Hit]:
-    names = (
-        [r.name for r in s.facts.flag if r.name and r.key in _CACHE_KEYS | {"calculate_kv_scales"}] if s.facts else []
-    )
+    rows = s.facts.flag if s.facts else ()
+    names = {
+        r.name.replace("_", "-"): r.name for r in rows if r.name and r.key in _CACHE_KEYS | {"calculate_kv_scales"}
+    }
     known = _GONE.get(s.engine, {})
     for setting in _unknown(s)[:_MAX_UNKNOWN]:
         name = setting.written.partition(".")[0].replace("_", "-")
         if len(name) < 8 or setting.written in known or _owner(s, setting) is not None:
             continue
         close = get_close_matches(name[:_MAX_NAME], names, n=1, cutoff=0.86)
-        if close:
-            said = f"{setting.written} is no option that is known; {close[0]} is"
-            yield Hit(said, setting.place, None, "", f"write {close[0]}")
+        if not close or set(close[0].split("-")) < set(name.split("-")):
+            # A word more makes another option: SGLang has --mm-attention-backend beside --attention-backend.
+            continue
+        said = f"{setting.written} is no option that is known; {names[close[0]]} is"
+        stops = s.command.bare and _changed(name, close[0]) <= _TYPO
+        why = f"{s.engine}'s own parser stops at an option that it does not have" if stops else ""
+        yield Hit(said, setting.place, "error" if stops else None, why, f"write {names[close[0]]}")
+
+
+def _changed(one: str, other: str) -> int:
+    """Characters that differ; two that changed places are two."""
+    steps = SequenceMatcher(None, one[:_MAX_NAME], other, autojunk=False).get_opcodes()
+    return sum(max(i2 - i1, j2 - j1) for tag, i1, i2, j1, j2 in steps if tag != "equal")
 
 
 def _gone(s: Subject) -> Iterator[Hit]:
