@@ -29,6 +29,12 @@ def quoted(name: str = "Qwen3.6-27B", kv: str = "q8_0") -> RunView:
     return replace(realistic(), published={"q8_0": views, "q4_0": ()})
 
 
+@pytest.fixture(autouse=True)
+def _no_width_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers of the test runner may have COLUMNS set, which wins over a terminal's own width."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 def terminal(view: RunView, candidate: str, width: int) -> str:
     out = StringIO()
     verdict = next(v for v in view.verdicts if v.candidate == candidate)
