@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 
+from kvgate.core import registry
 from kvgate.enginefacts import page_facts
 from kvgate.engines import _pages, pages
 from kvgate.engines._http import Reply
@@ -47,7 +48,7 @@ PAGES = FactsReader("newengine")
 CACHES = (
     page_facts.load,
     page_facts.engines,
-    _pages.readers,
+    registry.discover,
     _pages.page_paths,
     _reader._asked_for,
 )

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from kvgate.campaign.arms import BASE, SERVING, Arm, Role
 from kvgate.campaign.spec import DEFAULT_CONTEXT_TOKENS, CheckSpec
 from kvgate.core import registry
-from kvgate.core.deployment import Expected
+from kvgate.core.deployment import NOT_SAID, Expected
 from kvgate.core.engine import Attach, Launch, Request, Settings
 from kvgate.core.errors import BadAnswer, EngineBusy, EngineChanged, EngineError, UserError
 from kvgate.core.geometry import ModelFiles, ModelGeometry
@@ -34,8 +34,8 @@ AGAIN = "again"
 UNNAMED = "candidate"
 #: Variables that hold the servers' keys; they are never stored.
 KEYS = {"base": "KVGATE_BASE_API_KEY", "candidate": "KVGATE_API_KEY"}
-#: KV types of recipes that nobody named.
-UNKNOWN = "unknown"
+#: KV types of recipes that nobody named, and what else nobody knows of a server elsewhere.
+UNKNOWN = NOT_SAID
 #: Statuses of a server that keeps no model list.
 _NO_LIST = (404, 405, 501)
 

@@ -201,11 +201,15 @@ class Engaged(NamedTuple):
     lines: tuple[str, ...] = ()
 
 
+#: Codec of an attached server of which nobody said what it stores.
+NOT_SAID = "unknown"
+
+
 class Expected(_Frozen):
     """What `resolve()` predicts for a recipe; observed consequences are held against it.
 
     Attributes:
-        k_codec, v_codec: codec ids of the registry.
+        k_codec, v_codec: codec ids of the registry, or NOT_SAID.
         k_rotation, v_rotation: predicted Hadamard size, 0 for none, None if the engine's rule is not known.
         bytes_per_token: KV bytes of one token over all layers, inside all windows.
         parts_mib: predicted (kind, cells, k MiB, v MiB) of each cache the engine will report.

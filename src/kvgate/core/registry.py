@@ -33,6 +33,7 @@ KINDS: Mapping[str, Kind] = {
     "engine_rule": Kind("kvgate.plan.engine_rules", "ENGINE_RULE"),
     "engine": Kind("kvgate.engines", "DRIVER"),
     "server": Kind("kvgate.engines.servers", "SERVER"),
+    "page_reader": Kind("kvgate.engines.pages", "PAGES"),
     "suite": Kind("kvgate.suites", "SUITE"),
     "rule": Kind("kvgate.gate.rules", "RULE"),
     "lint_rule": Kind("kvgate.lint.rules", "RULE"),

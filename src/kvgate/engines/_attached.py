@@ -8,6 +8,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from kvgate.core.deployment import (
+    NOT_SAID,
     Consequence,
     Deployment,
     Engaged,
@@ -89,7 +90,6 @@ def hold_against(expected: Expected, observed: Deployment) -> Engaged:
 
 
 #: An attached server of which nobody said what it stores is taken to store one of these.
-NOT_SAID: Final = "unknown"
 NATIVE_CODECS: Final = frozenset({"f16", "bf16", "f32"})
 #: Evidence of a KV type that only a page names.
 _BY_PAGE: Final = "/metrics vllm:cache_config_info cache_dtype: "

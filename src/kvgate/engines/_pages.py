@@ -6,18 +6,16 @@ shows (its metrics, its own pages), and where two engines' show, none is.
 
 from __future__ import annotations
 
-import importlib
 import json
-import pkgutil
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
+from kvgate.core import registry
 from kvgate.core.errors import BadAnswer, EngineBusy, EngineTimeout
 from kvgate.core.text import one_line
 from kvgate.enginefacts import page_facts
-from kvgate.engines import pages as folder
 from kvgate.engines._http import Reply
 from kvgate.engines.pages._reader import Claim, PageReader, Sign, Value
 
@@ -87,12 +85,9 @@ class Reading:
         return value if isinstance(value, bool) else None
 
 
-@cache
 def readers() -> Mapping[str, PageReader]:
     """Every reader in `pages/`, by engine."""
-    names = sorted(m.name for m in pkgutil.iter_modules(folder.__path__) if not m.name.startswith("_"))
-    found = [importlib.import_module(f"{folder.__name__}.{name}").PAGES for name in names]
-    return {reader.name: reader for reader in found}
+    return registry.discover("page_reader")
 
 
 def read(pages: Mapping[str, Any]) -> Reading:
