@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from report_runs import hostile, realistic
 from rich.console import Console
 
+import kvgate
 from kvgate.cli._show import print_verdict
 from kvgate.evidence.family import subject_of
 from kvgate.evidence.match import NOT_TESTED
 from kvgate.evidence.quote import quotes_for
-from kvgate.report import model
 from kvgate.report.html import html
 from kvgate.report.json import check_json
 from kvgate.report.markdown import markdown
@@ -44,8 +45,10 @@ def terminal(view: RunView, candidate: str, width: int) -> str:
 
 
 def test_the_words_are_the_same_everywhere() -> None:
-    """The report's sentence for no claim is the matcher's."""
-    assert model.NOT_TESTED == NOT_TESTED
+    """The sentence for no claim stands once in the code, for the report, the terminal and `kvgate evidence`."""
+    written = [p.name for p in Path(kvgate.__file__).parent.rglob("*.py") if f'"{NOT_TESTED}"' in p.read_text()]
+
+    assert written == ["source.py"]
 
 
 def test_quotes_stand_in_every_output() -> None:

@@ -12,10 +12,11 @@ from rich.text import Text
 from kvgate.cli._layout import fits, indent, lead, print_table, say
 from kvgate.cli._terminal import out_console
 from kvgate.core.estimate import Estimate, Measure
+from kvgate.core.source import NOT_TESTED
 from kvgate.core.text import one_line
 from kvgate.core.units import duration_text, number_text
 from kvgate.core.verdict import Decision, Status, Verdict
-from kvgate.report.model import NOT_TESTED, PublishedView, RunView
+from kvgate.report.model import PublishedView, RunView
 
 if TYPE_CHECKING:
     from kvgate.campaign.series import Series

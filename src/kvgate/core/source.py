@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: What stands where nobody has published a test: for the matcher of claims and for every report.
+NOT_TESTED = "not tested by anyone we know of"
+
 
 @dataclass(frozen=True, slots=True)
 class Source:

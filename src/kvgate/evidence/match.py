@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from kvgate.core.recipe import Recipe, Side, parse
+from kvgate.core.source import NOT_TESTED as NOT_TESTED
 from kvgate.evidence.claim import QUALITY, Claim
 from kvgate.evidence.family import Subject, families, plain_name, size_of
 from kvgate.evidence.load import Published
-
-NOT_TESTED = "not tested by anyone we know of"
 
 
 class Model(IntEnum):

@@ -74,10 +74,6 @@ class PublishedView:
         return "; ".join((*self.carries, *(["caveats: " + ", ".join(self.caveats)] if self.caveats else [])))
 
 
-#: Where nobody has.
-NOT_TESTED = "not tested by anyone we know of"
-
-
 @dataclass(frozen=True)
 class RunView:
     """A whole run, as the reports see it.

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvgate.core.estimate import Estimate, Test
+from kvgate.core.source import NOT_TESTED
 from kvgate.core.units import bytes_text, number_text
 from kvgate.core.verdict import Decision, Finding, NextStep, Status, Verdict, worst
 from kvgate.report.measure import Cell, cell, level_text, metric_words, value_text
-from kvgate.report.model import NOT_TESTED, CapacityRow, PublishedView, RunView
+from kvgate.report.model import CapacityRow, PublishedView, RunView
 
 _ORDER = (Status.INVALID, Status.FAIL, Status.INCONCLUSIVE, Status.UNTESTED, Status.WARN, Status.PASS)
 _DECIDES = {
