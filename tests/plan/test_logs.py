@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from public_lines import PUBLIC
 
 from kvgate.core.errors import UserError
 from kvgate.enginefacts.log_patterns import engines, load
@@ -90,12 +91,14 @@ FURTHER = {name: (LOGS / f"further_{name}.txt").read_text() for name in engines(
 
 @pytest.mark.parametrize("engine", engines())
 def test_no_row_is_dead(engine: str) -> None:
-    """Each row of each engine finds a line, in the logs of this folder or among the further ones."""
+    """Each row of each engine finds a line, in the logs of this folder, among the further or the public ones."""
     seen = set()
     for path in LOGS.glob(f"{engine}_*.log"):
         text = path.read_text()
         seen |= _rows(engine, text)
     seen |= _rows(engine, FURTHER[engine])
+    for lines, of, _, _ in PUBLIC.values():
+        seen |= _rows(engine, lines) if of == engine else set()
 
     assert {row.id for row in load(engine).line} == seen
 

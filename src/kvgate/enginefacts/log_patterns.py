@@ -75,6 +75,7 @@ FACTS: dict[str, str] = {
     "compute_buffer": "bytes",
     "weights_buffer": "bytes",
     "kv_buffer": "bytes",
+    "device_cache": "bytes",  # the cache on one device, where no line gives the whole
     "state": "bytes",
     "bytes_per_token": "int",
     "memory_fraction": "float",

@@ -23,7 +23,8 @@ TAIL_BYTES = 16 * 2**20
 #: vLLM and SGLang print their whole configuration in one line of 3 to 12 thousand characters.
 MAX_LINE_CHARS = 64 * 2**10
 _SNIFF_BYTES = 64 * 2**10
-_ANSI = re.compile(r"\x1b\[[0-9;:?]{0,32}[A-Za-z]")
+#: Colours; where a page has swallowed the escape character, their rest ("[0m", "[1;36m") is still there.
+_ANSI = re.compile(r"\x1b\[[0-9;:?]{0,32}[A-Za-z]|\[[0-9;]{1,12}m")
 _PACKED = {b"\x1f\x8b": "gunzip -c", b"\x28\xb5\x2f\xfd": "zstdcat", b"PK\x03\x04": "unzip -p", b"BZh": "bzcat"}
 
 
@@ -101,7 +102,7 @@ def _numbered(text: IO[str], *, limit: int) -> Iterator[LogLine]:
             return
         taken += len(line)
         kept = line.rstrip("\r\n")
-        yield LogLine(number, _ANSI.sub("", kept) if "\x1b" in kept else kept)
+        yield LogLine(number, _ANSI.sub("", kept) if "[" in kept else kept)
         while line and line[-1] not in "\r\n" and taken < limit:
             line = text.readline(MAX_LINE_CHARS)
             taken += len(line)

@@ -161,6 +161,8 @@ class StartLog:
     def tokens(self) -> int | None:
         """Room in tokens as the engine prints or allocates it, of the rank with the least."""
         tokens, blocks, block = self.whole("tokens"), self.whole("blocks"), self.whole("block_tokens")
+        if blocks is not None and block is None:
+            block = self._block_by_concurrency(blocks)
         if tokens is None and blocks is not None and block is not None:
             return blocks * block
         if tokens is None:
@@ -177,6 +179,9 @@ class StartLog:
             per_rank[cache.rank] = per_rank.get(cache.rank, 0) + cache.total_bytes
         if per_rank:
             return min(per_rank.values())
+        parts = self._device_caches()
+        if parts:
+            return sum(parts.values())
         return self.whole("allocated") if self.whole("allocated") is not None else self.whole("available")
 
     @property
@@ -184,6 +189,19 @@ class StartLog:
         """ "unit" (1.0), "per-token-head", "file", "not-loaded"; None where the log cannot tell."""
         words = {str(f.value) for f in self.facts if f.name == "scales"}
         return next((w for w in ("not-loaded", "unit", "per-token-head", "file") if w in words), None)
+
+    def _device_caches(self) -> dict[str, int]:
+        """Bytes by device; it is tried out in several divisions, and the last one is loaded."""
+        device_at = {f.line: str(f.value) for f in self.facts if f.name == "device"}
+        return {device_at.get(f.line, ""): round(f.number) for f in self.facts if f.name == "device_cache"}
+
+    def _block_by_concurrency(self, blocks: int) -> int | None:
+        """Tokens of a block where vLLM before 0.8 prints blocks and sequences; None where the digits leave it open."""
+        times, length = self.fact("concurrency"), self.fact("concurrency_context_tokens")
+        if times is None or length is None or blocks < 1:
+            return None
+        block, within = times.number * length.number / blocks, times.within * length.number / blocks
+        return round(block) if abs(block - round(block)) <= within + 0.01 and within < 0.4 else None
 
     def _main(self) -> tuple[LogCache, ...]:
         return tuple(c for c in self.caches if c.context == 0)

@@ -102,9 +102,9 @@ def _blocks(lines: Iterable[LogLine]) -> Iterator[list[LogLine]]:
 
 
 def _says_something(log: StartLog) -> bool:
-    room = ("tokens", "blocks", "available", "allocated", "concurrency", "dtype", "config_dtype", "fits_tokens")
-    asked = ("requested_dtype", "requested_k", "requested_v")
-    return bool(log.caches) or any(log.fact(n) for n in room) or any(log.fact(n) for n in asked)
+    room = ("tokens", "blocks", "available", "allocated", "device_cache", "concurrency", "fits_tokens")
+    types = ("dtype", "config_dtype", "requested_dtype", "requested_k", "requested_v")
+    return bool(log.caches) or any(log.fact(n) for n in (*room, *types))
 
 
 def _chosen(readings: dict[str, _Reading], where: str) -> _Reading:
