@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import random
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvgate.cli.main import main
 from kvgate.core.errors import UserError
 from kvgate.gate.policy import Policy, builtin_policies, load_policy, parse_policy
 
@@ -29,9 +32,29 @@ def test_three_policies_ship_and_load() -> None:
     assert all(dict(p.floor.max) == {noise: 0.01} for p in policies)
 
 
+def test_what_a_policy_is_for_is_one_line_and_decides_nothing() -> None:
+    """Every policy that ships says it; the digest, by which verdicts are told apart, is the same without."""
+    assert all(load_policy(name).about for name in builtin_policies())
+    said = parse_policy(HEAD + 'about = "For the night shift"\n' + RULE, "x")
+
+    assert said.about == "For the night shift"
+    assert said.digest() == parse_policy(HEAD + RULE, "x").digest()
+
+
+def test_the_policies_that_ship_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each with what it is for, as text and as one document."""
+    assert main(["policy", "list", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["policies"]
+    assert main(["policy", "list"]) == 0
+    text = capsys.readouterr().out
+
+    assert {r["name"]: r["digest"] for r in rows} == {n: load_policy(n).digest() for n in builtin_policies()}
+    assert all(r["about"] and f"{r['name']:<9}{r['about']}." in text for r in rows)
+
+
 def test_strict_asks_for_more_than_default() -> None:
     """Every ceiling and margin of default has a tighter or equal one in strict."""
-    limits = {}
+    limits: dict[tuple[str, str, str], Any] = {}
     for name in ("default", "strict"):
         for r in load_policy(name).rules:
             for metric in getattr(r.params, "metrics", ()):

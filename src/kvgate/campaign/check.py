@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,8 @@ def _judge(run: RunContext, policy: Policy, leg_s: float) -> Outcome:
     before = stored_facts(run.store, run.run_id)
     measured = run.measured(max(leg_s + (before.duration_s if before is not None else 0.0), _answered_s(run)))
     view = judged(measured, policy)
-    keep_facts(measured)
+    own = measured.facts.model_copy(update={"policy_digest": policy.digest()})
+    keep_facts(replace(measured, facts=own))
     files = write_all(view, _reports(run.spec, run.store) / run.run_id)
     run.store.add_evidence(run.run_id, "report", "", {k: str(v) for k, v in files.items()})
     return Outcome(view, files)

@@ -12,6 +12,7 @@ from kvgate.cli import _complete
 def register(app: typer.Typer) -> None:
     """Add the verbs."""
     group = typer.Typer(help="Policies: what a candidate must show to pass.", no_args_is_help=True)
+    group.command("list")(list_policies)
     group.command("show")(show)
     group.command("check")(check)
     app.add_typer(group, name="policy")
@@ -23,6 +24,26 @@ _Name = Annotated[
         metavar="NAME|FILE", help="smoke, default, strict, or a policy file (TOML).", autocompletion=_complete.policies
     ),
 ]
+
+
+def list_policies(
+    json_out: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> int:
+    """List the policies that come with kvgate, and what each is for."""
+    from kvgate.cli._layout import say
+    from kvgate.cli._terminal import out_console, print_json
+    from kvgate.gate.policy import builtin_policies, load_policy
+
+    found = [load_policy(name) for name in builtin_policies()]
+    if json_out:
+        rows = [{"name": p.name, "about": p.about, "rules": len(p.rules), "digest": p.digest()} for p in found]
+        print_json({"schema": "kvgate.policies/1", "policies": rows})
+        return 0
+    console = out_console()
+    for policy in found:
+        say(console, f"{policy.about}.", first=f"{policy.name:<9}", indent=9)
+    say(console, "kvgate policy show NAME has the rules. To make your own, see docs/gate.md", style="dim")
+    return 0
 
 
 def show(
@@ -45,6 +66,8 @@ def show(
         return 0
     console = out_console()
     say(console, f"{found.name}: alpha {found.alpha}, digest {found.digest()[:12]}")
+    if found.about:
+        say(console, f"{found.about}.")
     floor = f"floor: {', '.join(found.floor.arms)}; " + ", ".join(f"{m} <= {x}" for m, x in found.floor.max.items())
     say(console, floor)
     for rule in rules:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -21,31 +22,36 @@ def show(
     store: Annotated[str | None, typer.Option(help="Where runs are kept.", envvar="KVGATE_STORE")] = None,
     json_out: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> int:
-    """Show all verdicts of a run again, of every policy; exits with the worst of them, or 3 if there is none yet."""
+    """Show a run's verdicts, and what other policies made of it; exits with its own worst, or 3 if there is none."""
     return show_run(run, store, json_out=json_out)
 
 
 def show_run(run: str, store: str | None, *, json_out: bool, policy_digest: str = "") -> int:
     """The same from code; `policy_digest` narrows to the verdicts of one policy."""
-    from kvgate.cli._layout import indent, lead, say
+    from kvgate.campaign.own import verdicts_of
+    from kvgate.cli._layout import say
+    from kvgate.cli._show import print_ending
+    from kvgate.cli._stored import stored_ending
     from kvgate.cli._terminal import out_console, print_json
     from kvgate.core.verdict import Decision, worst
+    from kvgate.report.sections.setup import when
     from kvgate.store.open import open_store
 
     with open_store(store, create=False) as opened:
         row = opened.find_run(run)
-        found = [dict(v) for v in opened.verdicts(row.run_id)]
+        own, others = verdicts_of(opened, row.run_id)
+        found = [{**v, "own": v in own} for v in (*own, *others)]
         verdicts = [v for v in found if v["policy_digest"] == policy_digest or not policy_digest]
-        reports = [e.body.get("report.html") for e in opened.evidence(row.run_id, "report")]
-    report = reports[-1] if reports else None
-    code = worst([Decision(v["decision"]) for v in verdicts]).exit_code if verdicts else Decision.INCONCLUSIVE.exit_code
+        ending = stored_ending(opened, row.run_id, [(v, _whose(v)) for v in verdicts])
+    decided = [Decision(v["decision"]) for v in verdicts if v["own"] or policy_digest]
+    code = worst(decided).exit_code if decided else Decision.INCONCLUSIVE.exit_code
     document = {
         "schema": "kvgate.show/1",
         "run": row.run_id,
         "state": row.state,
         "created": row.created,
         "exit_code": code,
-        "report": report,
+        "report": ending.report or None,
         "verdicts": verdicts,
         "manifest": dict(row.manifest),
     }
@@ -53,16 +59,13 @@ def show_run(run: str, store: str | None, *, json_out: bool, policy_digest: str 
         print_json(document)
         return code
     console = out_console()
-    say(console, f"run {row.run_id}: {row.state}, {row.created}")
+    say(console, f"run {row.run_id}: {row.state}, begun {when(row.created)}")
     if not verdicts:
         say(console, "no verdict yet: run the same kvgate check again to resume it")
-    for v in verdicts:
-        say(console, f"{v['candidate']}: {v['headline']}")
-        for f in v["findings"]:
-            say(console, f"{f['rule']}: {f['message']}", first=lead(console, f["status"]), indent=indent(console))
-        for what in v.get("untested", ()):
-            say(console, what, first=lead(console, "not tested"), indent=indent(console))
-        say(console, f"{v['next']['action']}. {v['next']['why']}", first=lead(console, "next"), indent=indent(console))
-    if report:
-        say(console, f"report: {report}")
+    else:
+        print_ending(console, ending)
     return code
+
+
+def _whose(verdict: Mapping[str, Any]) -> str:
+    return "" if verdict["own"] else f" (what if: by policy {verdict['policy']}, not the run's own)"

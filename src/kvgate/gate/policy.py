@@ -51,6 +51,8 @@ class Policy(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
     name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    #: What it is for, in one line. Decides nothing, so the digest is the same with and without it.
+    about: str = Field(default="", max_length=200)
     #: One-sided. Suites make two-sided 90 % intervals, which serve a test at 5 % and above, not below.
     alpha: float = Field(default=0.05, ge=0.05, le=0.25)
     detect_correction: Literal["holm"] = "holm"
@@ -62,8 +64,8 @@ class Policy(BaseModel):
         return content_digest(self.canonical())
 
     def canonical(self) -> dict[str, Any]:
-        """The policy as a JSON value with every default written out."""
-        body = self.model_dump(mode="json", exclude={"rules"})
+        """What decides, as a JSON value with every default written out."""
+        body = self.model_dump(mode="json", exclude={"rules", "about"})
         body["schema"] = SCHEMA
         body["rule"] = [
             {**r.params.model_dump(mode="json"), "id": r.id, "use": r.use, "role": r.role, "suite": r.suite}
