@@ -117,3 +117,21 @@ def test_two_proportions_is_the_pooled_z() -> None:
     assert two_proportions(5, 5, 5, 5).p == 1.0
     with pytest.raises(ValueError, match="at least one trial"):
         two_proportions(0, 0, 1, 2)
+
+
+def test_a_few_items_are_compared_exactly() -> None:
+    """Five of five against two of five is no finding (z would say p = 0.04); 100 times as many are told apart."""
+    few = two_proportions(5, 5, 2, 5)
+
+    assert few.p == pytest.approx(1 / 6, rel=1e-12)  # 2 x C(5,2) C(5,5) / C(10,7)
+    assert "Fisher" in few.method
+    assert two_proportions(500, 500, 200, 500).p < 1e-6
+    # 50 prompts without a loss on either side say nothing of the rates, nor do 50 against 49.
+    assert two_proportions(50, 50, 50, 50).p == 1.0
+    assert two_proportions(50, 50, 49, 50).p == 1.0
+
+
+def test_no_comparison_is_decided_by_nothing() -> None:
+    """Rates of 0 and 1 need four items an arm: 2 / C(8,4) is the first p value under 0.05."""
+    assert unpaired_items(0.0, 1.0).n == 4
+    assert unpaired_items(0.97, 0.95).n == 1504

@@ -6,6 +6,9 @@ import math
 
 from kvgate.core.estimate import Estimate, Test
 
+#: Counts under which the normal approximation of a 2 x 2 table is not to be trusted.
+_LEAST_EXPECTED = 5
+
 
 def _z(level: float) -> float:
     from scipy.stats import norm
@@ -54,18 +57,24 @@ def unseen_rate(n: int, confidence: float = 0.95) -> float:
 
 
 def two_proportions(s1: int, n1: int, s2: int, n2: int) -> Test:
-    """Unpaired comparison of two rates: pooled z, two-sided. Only for results that come as totals.
+    """Unpaired comparison of two rates, two-sided. Only for results that come as totals.
+
+    Pooled z; where a cell of the 2 x 2 table is expected to hold under 5 (Cochran 1954) its p value is Fisher's exact
+    one, since the normal approximation finds differences there that are none: 5 of 5 against 2 of 5 is p = 0.17.
 
     Raises:
         ValueError: an empty side.
     """
-    from scipy.stats import norm
+    from scipy.stats import fisher_exact, norm
 
     if min(n1, n2) < 1:
         raise ValueError("two_proportions needs at least one trial on each side")
     pooled = (s1 + s2) / (n1 + n2)
     se = math.sqrt(pooled * (1 - pooled) * (1 / n1 + 1 / n2))
     z = (s1 / n1 - s2 / n2) / se if se > 0 else 0.0
+    if min(n1, n2) * min(pooled, 1 - pooled) < _LEAST_EXPECTED:
+        p = float(fisher_exact([[s1, n1 - s1], [s2, n2 - s2]]).pvalue)
+        return Test(z, p, "two-sided", "unpaired, Fisher exact (too few for the normal approximation)", n1 + n2)
     return Test(z, float(2 * norm.sf(abs(z))), "two-sided", "unpaired z, pooled (normal approximation)", n1 + n2)
 
 

@@ -103,12 +103,14 @@ def prompts_to_decide(breaks: int, repairs: int, n: int, *, power: float = 0.8, 
 def unpaired_items(p1: float, p2: float, *, power: float = 0.8, alpha: float = 0.05) -> Decide:
     """Items per arm to tell two rates apart without pairing, two-sided at alpha (normal approximation).
 
+    Never fewer than those at which all of one arm against none of the other has an exact p value of at most alpha.
     Paired designs need fewer. For results that come as totals.
     """
     if p1 == p2:
         return Decide(None, "none would: the rates are equal")
     z = _z_sum(power, alpha / 2)
-    n = math.ceil(z * z * (p1 * (1 - p1) + p2 * (1 - p2)) / (p1 - p2) ** 2)
+    least = next(m for m in range(1, 1000) if 2 / math.comb(2 * m, m) <= alpha)
+    n = max(least, math.ceil(z * z * (p1 * (1 - p1) + p2 * (1 - p2)) / (p1 - p2) ** 2))
     if n > _MOST:
         return Decide(None, f"none would: over {_MOST:,} items an arm needed")
     return Decide(n, f"items an arm at {power:.0%} power, unpaired")
