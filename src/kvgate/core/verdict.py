@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
 from kvgate.core.deployment import Engaged, FieldDelta
-from kvgate.core.estimate import Measure
+from kvgate.core.estimate import Measure, measure_from_json
 from kvgate.core.suite import Summary
 
 
@@ -75,6 +75,14 @@ class Finding:
         d["status"] = self.status.value
         return d
 
+    @classmethod
+    def from_json(cls, d: Mapping[str, Any]) -> Finding:
+        """A finding back from its JSON object, with defaults for what an earlier kvgate did not write."""
+        known = {f.name: d[f.name] for f in fields(cls) if f.name in d}
+        observed = d.get("observed")
+        more = {"status": Status(d["status"]), "observed": measure_from_json(observed) if observed else None}
+        return cls(**(known | more))
+
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
@@ -119,6 +127,21 @@ class Verdict:
             "records_digest": self.records_digest,
             "caveats": list(self.caveats),
         }
+
+    @classmethod
+    def from_json(cls, d: Mapping[str, Any]) -> Verdict:
+        """A verdict back from its JSON object, as a store keeps it."""
+        return cls(
+            candidate=d["candidate"],
+            decision=Decision(d["decision"]),
+            findings=tuple(Finding.from_json(f) for f in d["findings"]),
+            untested=tuple(d.get("untested", ())),
+            next=NextStep(**d["next"]),
+            policy=d["policy"],
+            policy_digest=d["policy_digest"],
+            records_digest=d["records_digest"],
+            caveats=tuple(d.get("caveats", ())),
+        )
 
 
 @dataclass(frozen=True, slots=True)
