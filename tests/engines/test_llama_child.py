@@ -21,7 +21,8 @@ from kvgate.core.errors import EngineDied, EngineTimeout, LaneUnavailable, UserE
 from kvgate.core.recipe import parse
 from kvgate.enginefacts.facts import load
 from kvgate.engines import _llama_panel
-from kvgate.engines._llama_child import HEAD_LINES, TAIL_LINES, Child, child_env
+from kvgate.engines._child import HEAD_LINES, TAIL_LINES, environment
+from kvgate.engines._llama_child import Child, child_env
 from kvgate.engines._llama_serving import serve
 from kvgate.engines.llama_cpp import DRIVER
 
@@ -110,6 +111,18 @@ def test_variables_that_steer_the_engine_are_not_inherited(monkeypatch: pytest.M
     assert "GGML_X" not in child_env({})
     assert child_env({"LLAMA_ATTN_ROT_DISABLE": "1"})["LLAMA_ATTN_ROT_DISABLE"] == "1"
     assert child_env({})["PATH"] == os.environ["PATH"]
+
+
+def test_names_that_are_harmless_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of variables that begin as an engine's own do, those are inherited that have no part in numbers."""
+    monkeypatch.setenv("VLLM_CACHE_ROOT", "/a")
+    monkeypatch.setenv("VLLM_ATTENTION_BACKEND", "x")
+
+    made = environment({"B": "2"}, without=("VLLM_",), but=("VLLM_CACHE_ROOT",))
+
+    assert made["VLLM_CACHE_ROOT"] == "/a"
+    assert "VLLM_ATTENTION_BACKEND" not in made
+    assert made["B"] == "2"
 
 
 async def opened(made: Launch) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,24 @@ def test_a_load_without_end_is_a_timeout(
         using(lambda s: s.deployment(), engine, pythons[engine], folder, env=slow)
 
     assert gone(int(note.read_text()), 1.0)
+
+
+def test_a_keeper_that_says_nothing_is_a_timeout(
+    pythons: Mapping[str, Path], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interpreter that hangs before the server is started has not died: that is said as what it is."""
+    monkeypatch.setattr("kvgate.engines._family_child._KEEPER_TIMEOUT_S", 0.3)
+    hangs = tmp_path / "python"
+    hangs.write_text("#!/bin/sh\nwhile read x; do :; done\n")
+    hangs.chmod(0o755)
+    made = replace(launch("sglang", pythons["sglang"], folder), argv=(str(hangs),))
+
+    async def run() -> None:
+        async with discover("engine")["sglang"].open(made):
+            pass
+
+    with pytest.raises(EngineTimeout, match="SGLang was not ready within"):
+        asyncio.run(run())
 
 
 def test_a_server_that_listens_late_is_waited_for(pythons: Mapping[str, Path], folder: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from kvgate.core.errors import BadAnswer
 from kvgate.engines import _vllm_forced, _vllm_layers
-from kvgate.engines._vllm_child import MAX_LINE_BYTES
+from kvgate.engines._family_child import MAX_LINE_BYTES
 from kvgate.engines._vllm_forced import forced_body, forced_rows
 from kvgate.engines._vllm_layers import layers_of
 

@@ -9,7 +9,7 @@ from vllm_kit import LOGS, geometry, launch, make_environment
 
 from kvgate.core.deployment import Deployment, Engaged, Engagement, Note
 from kvgate.core.engine import Launch
-from kvgate.engines._vllm_child import last_words
+from kvgate.engines._family_errors import last_words
 from kvgate.engines._vllm_observe import Seen, cache_labels, deployment_of, engaged
 
 GAUGE = 'vllm:cache_config_info{block_size="128",cache_dtype="fp8_e4m3",num_gpu_blocks="728",x="a\\"b"} 1.0'

@@ -51,7 +51,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model here is only numbers: nothing lies in its folder that could change."""
-    monkeypatch.setattr("kvgate.engines._vllm_serving.has_changed", lambda model: "")
+    monkeypatch.setattr("kvgate.engines._family_child.has_changed", lambda model: "")
 
 
 def using(use: Callable[[VllmSession], Awaitable[Any]], *args: Any, **settings: Any) -> Any:
@@ -257,8 +257,8 @@ def test_the_family_dies_with_its_parent(python: Path, folder: Path, tmp_path: P
 
 
 _PATCH = """import asyncio, sys
-import kvgate.engines._vllm_serving as serving
-serving.has_changed = lambda model: ""
+import kvgate.engines._family_child as child
+child.has_changed = lambda model: ""
 """
 
 
@@ -285,7 +285,7 @@ def test_a_parent_killed_while_it_loads(python: Path, folder: Path, tmp_path: Pa
 
 def test_a_changed_model_is_refused(python: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each arm loads the folder anew; one that is not what was read is another model."""
-    monkeypatch.setattr("kvgate.engines._vllm_serving.has_changed", lambda model: "the model folder x has changed")
+    monkeypatch.setattr("kvgate.engines._family_child.has_changed", lambda model: "the model folder x has changed")
 
     with pytest.raises(EngineDied, match="has changed"):
         using(lambda s: s.deployment(), python, folder)

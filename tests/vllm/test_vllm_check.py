@@ -177,7 +177,7 @@ def servers_of(parent: int) -> Iterator[int]:
             words = (stat.parent / "cmdline").read_bytes()
         except OSError:
             continue
-        if b"vllm_server.py\0serve\0" in words and ancestor(int(fields[1]), parent):
+        if b"family_server.py\0serve\0" in words and ancestor(int(fields[1]), parent):
             yield int(stat.parent.name)
 
 

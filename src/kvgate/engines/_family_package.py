@@ -1,6 +1,6 @@
 """Which version of an engine an interpreter has: asked of the interpreter itself, without loading the engine.
 
-For engines that are a Python package with a server in it (SGLang, TensorRT-LLM).
+For engines that are a Python package with a server in it (vLLM, SGLang, TensorRT-LLM).
 """
 
 from __future__ import annotations
@@ -35,12 +35,16 @@ class Family:
     Attributes:
         engine: canonical id. title: for messages. packages: names it is published under.
         variable: environment variable that names the interpreter.
+        steering: beginnings of variables that would change what the engine does without anybody having asked for it.
+        harmless: names that begin so and have no part in numbers.
     """
 
     engine: str
     title: str
     packages: tuple[str, ...]
     variable: str
+    steering: tuple[str, ...]
+    harmless: tuple[str, ...] = ()
 
     @property
     def fix(self) -> str:
@@ -61,8 +65,13 @@ class Installed:
 
     @property
     def release(self) -> str:
-        """The version without its local part."""
+        """The version without its local part: "0.32.0+cpu" is 0.32.0."""
         return self.version.partition("+")[0]
+
+    @property
+    def is_cpu(self) -> bool:
+        """A build that runs on CPUs only."""
+        return self.name.endswith("-cpu") or "+cpu" in self.version
 
 
 def find_installed(family: Family, python: Path | None) -> Installed:

@@ -56,11 +56,7 @@ def own_arguments(settings: Settings, ours: Sequence[str]) -> tuple[str, ...]:
     for text in settings.arguments:
         if not _ARGUMENT.fullmatch(text) or "\0" in text:
             raise UserError(f"engine argument {text[:80]!r} is not one word", fix="write --name=value")
-        name = flag_name(text)
-        # argparse takes any unambiguous beginning of a flag for the flag.
-        if any(name == own or (own.endswith("-") and name.startswith(own)) for own in ours) or any(
-            len(name) > 4 and own.startswith(name) for own in ours
-        ):
+        if _is_one_of(flag_name(text), ours):
             raise UserError(
                 f"engine argument {text[:80]!r}: kvgate sets this itself, equal on all arms",
                 fix="use kvgate's own options (--kv, --context), or leave it out",
@@ -68,9 +64,17 @@ def own_arguments(settings: Settings, ours: Sequence[str]) -> tuple[str, ...]:
     return tuple(settings.arguments)
 
 
+def _is_one_of(name: str, ours: Sequence[str]) -> bool:
+    """Whether a flag is one of ours, also by its beginning: argparse takes any unambiguous one for the flag."""
+    return any(
+        name == own or (own.endswith("-") and name.startswith(own)) or (name.startswith("--") and own.startswith(name))
+        for own in ours
+    )
+
+
 def flag_name(text: str) -> str:
-    """The flag of an argument, spelled with hyphens."""
-    return text.partition("=")[0].replace("_", "-")
+    """The flag of an argument, spelled with hyphens; of `--speculative-config.model`, which vLLM takes, the first."""
+    return text.partition("=")[0].partition(".")[0].replace("_", "-")
 
 
 def has_flag(own: Sequence[str], names: Sequence[str]) -> bool:

@@ -1,4 +1,4 @@
-"""A child process that runs the engine: started without a shell, its log kept in memory, ended with us.
+"""The worker of llama.cpp as a child process.
 
 It dies with its parent twice over: the kernel kills it when the thread that started it ends (only asked for in the main
 thread, whose end is the process's), and it exits when its standard input ends.
@@ -6,110 +6,41 @@ thread, whose end is the process's), and it exits when its standard input ends.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import subprocess
 import threading
-from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import IO
 
-from kvgate.core.errors import EngineDied, UserError
+from kvgate.core.errors import EngineDied
 from kvgate.core.geometry import ModelFiles
-from kvgate.core.text import one_line
+from kvgate.engines import _child
 from kvgate.engines._llama_log import last_words
 from kvgate.models.file_digest import file_sha256
 
-#: The start of a log holds the load; of what follows, the end is enough.
-HEAD_LINES, TAIL_LINES = 5000, 200
 MAX_LINE_BYTES = 4000
-GRACE_S = 2.0
 #: Variables that would change what the engine does without anybody having asked for it.
 _OURS = ("LLAMA_", "GGML_")
 
 
-class LogBuffer:
-    """Lines of a pipe, read in a thread so that the child never waits for us. Memory is bounded."""
+class Child(_child.Child):
+    """One worker process."""
 
-    def __init__(self, pipe: IO[bytes]) -> None:
-        self._pipe = pipe
-        self._lock = threading.Lock()
-        self._head: list[str] = []
-        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self._thread = threading.Thread(target=self._drain, name="engine log", daemon=True)
-        self._thread.start()
-
-    def _drain(self) -> None:
-        with contextlib.suppress(OSError, ValueError), self._pipe:
-            # A line without an end must not grow either.
-            while raw := self._pipe.readline(MAX_LINE_BYTES):
-                line = raw.decode("utf-8", "replace").rstrip("\n")
-                if "api_key" in line.lower():
-                    continue  # the engine prints the end of the key
-                with self._lock:
-                    (self._head if len(self._head) < HEAD_LINES else self._tail).append(line)
-
-    def lines(self) -> list[str]:
-        with self._lock:
-            return [*self._head, *self._tail]
-
-    def finish(self) -> None:
-        """Wait a moment for what a dead child has left in the pipe."""
-        self._thread.join(timeout=1.0)
-
-
-class Child:
-    """One worker process with pipes for input and output and a buffered log."""
+    GRACE_S = 2.0
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], *, pass_fds: Sequence[int] = ()) -> None:
-        try:
-            self.process = subprocess.Popen(
-                list(argv),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=child_env(env),
-                pass_fds=tuple(pass_fds),
-                bufsize=0,
-            )
-        except OSError as e:
-            raise UserError(
-                f"engine interpreter {argv[0]!r} cannot be started: {e.strerror}",
-                fix="give the Python that has xllamacpp by --engine-python",
-            ) from None
-        if self.process.stderr is None or self.process.stdin is None or self.process.stdout is None:
-            raise RuntimeError("a child without pipes")
-        self.stdin, self.stdout = self.process.stdin, self.process.stdout
-        self.log = LogBuffer(self.process.stderr)
+        super().__init__(
+            argv, child_env(env), package="xllamacpp", line_bytes=MAX_LINE_BYTES, shown=_shown, pass_fds=pass_fds
+        )
 
-    @property
-    def pid(self) -> int:
-        return self.process.pid
+    def told(self, status: int, lines: list[str]) -> tuple[str, str]:
+        return f"killed by signal {-status}" if status < 0 else f"exit status {status}", last_words(lines)
 
-    def ended(self) -> str | None:
-        """None while it runs, else how it ended and the log line that best says why."""
-        status = self.process.poll()
-        if status is None:
-            return None
-        self.log.finish()
-        how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
-        why = one_line(last_words(self.log.lines()), 300)
-        return f"{how}: {why}" if why else how
+    def ask_to_end(self) -> None:
+        # The thread that waits for the end of its input may be held up by a library that loads.
+        self.process.terminate()
 
-    def stop(self) -> None:
-        """End it now; returns when it is gone. Holds nothing that would need more time than the grace."""
-        with contextlib.suppress(OSError):
-            self.stdin.close()
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(GRACE_S)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-        self.process.wait()
-        with contextlib.suppress(OSError):
-            self.stdout.close()
-        self.log.finish()
+
+def _shown(line: str) -> str | None:
+    return None if "api_key" in line.lower() else line  # the engine prints the end of the key
 
 
 def refuse_changed(model: ModelFiles) -> None:
@@ -138,11 +69,5 @@ def start_settings() -> dict[str, object]:
 
 def child_env(extra: Mapping[str, str]) -> dict[str, str]:
     """Our environment without variables that steer the engine, plus `extra`."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
-    if "OMP_WAIT_POLICY" not in kept:
-        # Threads that spin long at OpenMP's barriers starve each other as soon as anything else runs. Decode, two
-        # threads, ms a token: libgomp's own 300,000 spins 10.6 alone and 3,200 beside one busy process, 5,000 spins
-        # 10.7 and 119, none at all 24 and 32 to 112. A person's own setting wins.
-        kept.setdefault("GOMP_SPINCOUNT", "5000")
     # An abort must not start a debugger that outlives the worker.
-    return kept | {"GGML_NO_BACKTRACE": "1"} | dict(extra)
+    return _child.environment({"GGML_NO_BACKTRACE": "1"} | dict(extra), without=_OURS)

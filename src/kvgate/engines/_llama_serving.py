@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -14,7 +13,7 @@ from urllib.parse import urlsplit
 
 from kvgate.core.deployment import Deployment, Note
 from kvgate.core.engine import Available, Lane, Launch, Missing
-from kvgate.core.errors import BadAnswer, EngineDied, EngineTimeout
+from kvgate.core.errors import BadAnswer, EngineDied
 from kvgate.core.text import one_line
 from kvgate.enginefacts.facts import load
 from kvgate.engines._llama_child import Child, refuse_changed, start_settings
@@ -26,7 +25,6 @@ LOAD_TIMEOUT_S = 120.0
 #: Slowest disk that a load is waited for.
 _SLOWEST_BYTES_PER_S = 20e6
 _POLL_S = 0.02
-MAX_REPLY_BYTES = 65536
 #: In the last line of a load, in all versions seen.
 _LOADED = "listening on http"
 #: Keeps an end of text and half a character from being chosen: the server gives such a token no probabilities. What it
@@ -136,23 +134,9 @@ def load_timeout_s(launch: Launch) -> float:
 
 async def _ready(child: Child, settings: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
     """The worker's one line of answer, or the reason why there is none."""
-    try:
-        child.stdin.write(json.dumps(settings).encode() + b"\n")
-    except OSError:
-        raise EngineDied(f"llama.cpp did not start: {child.ended() or 'its input is closed'}") from None
-    try:
-        # The thread ends with the child, at the latest when it is stopped.
-        text = await asyncio.wait_for(asyncio.to_thread(child.stdout.readline, MAX_REPLY_BYTES), timeout_s)
-    except TimeoutError:
-        raise EngineTimeout(f"llama.cpp was not ready within {timeout_s:.0f} s") from None
-    if not text:
-        raise EngineDied(f"llama.cpp ended while loading: {await _ended(child)}")
-    try:
-        said = json.loads(text)
-    except ValueError:
-        raise EngineDied(f"llama.cpp's worker said {one_line(text.decode('utf-8', 'replace'), 200)}") from None
+    said = await child.answer(settings, "llama.cpp", timeout_s)
     if "listening" not in said:
-        await _ended(child)
+        await child.ended_soon()
         why = last_words(child.log.lines()) or str(said.get("failed"))
         raise EngineDied(f"llama.cpp ended while loading: {one_line(why, 300)}")
     return {"listening": str(said["listening"]), "version": said.get("version"), "python": said.get("python")}
@@ -166,12 +150,3 @@ async def _load_log(child: Child) -> list[str]:
             break
         await asyncio.sleep(_POLL_S)
     return lines
-
-
-async def _ended(child: Child) -> str:
-    """How it ended, once the process is gone; a closed pipe may be a little ahead of it."""
-    for _ in range(100):
-        if ended := child.ended():
-            return ended
-        await asyncio.sleep(_POLL_S)
-    return "its output closed"

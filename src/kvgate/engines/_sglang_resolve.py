@@ -35,7 +35,7 @@ from kvgate.plan.price import price
 from kvgate.plan.terms import Budget, Rank, Serving, Term
 
 ENGINE: Final = "sglang"
-FAMILY: Final = Family(ENGINE, "SGLang", ("sglang",), "KVGATE_SGLANG_PYTHON")
+FAMILY: Final = Family(ENGINE, "SGLang", ("sglang",), "KVGATE_SGLANG_PYTHON", ("SGLANG_", "SGL_", "OMP_NUM_THREADS"))
 #: `sglang serve` is the newer word; this one is in all versions read.
 MODULE: Final = "sglang.launch_server"
 #: Name that requests give; the model's own may hold anything.

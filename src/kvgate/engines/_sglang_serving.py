@@ -19,13 +19,11 @@ from kvgate.engines._openai_session import OpenAISession
 from kvgate.engines._sglang_info import PATHS, ServerInfo, info_of
 from kvgate.engines._sglang_logprobs import PastTheCache
 from kvgate.engines._sglang_observe import ATTACHED, ENGINE, consequence_of, deployment_of, evidence_of, log_of
-from kvgate.engines._sglang_resolve import MODEL_NAME
+from kvgate.engines._sglang_resolve import FAMILY, MODEL_NAME
 from kvgate.plan.log_text import lines_of
 
 #: Written after the server has answered its own first request; in all versions read.
 READY: Final = "The server is fired up and ready to roll!"
-#: Variables that would change what the engine does without anybody having asked for it.
-STEERING: Final = ("SGLANG_", "SGL_", "OMP_NUM_THREADS")
 #: The first request of a text that was never asked for makes kernels.
 _WARM_UP_S: Final = 300.0
 _NO_PANEL: Final = "SGLang gives no logits of a whole vocabulary from several caches in lockstep"
@@ -160,7 +158,7 @@ async def serve(launch: Launch) -> AsyncIterator[SglangServer]:
     async def ready(started: Started) -> bool:
         return any(READY in line for line in started.lines()) and await listens(started)
 
-    async with family(launch, "SGLang", steering=STEERING, ready=ready) as started:
+    async with family(launch, FAMILY, ready) as started:
         session = SglangServer(started, launch)
         async with session:
             await session.observe()

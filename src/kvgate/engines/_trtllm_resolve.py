@@ -35,7 +35,13 @@ from kvgate.plan.price import price
 from kvgate.plan.terms import Budget, Rank, Serving, Term
 
 ENGINE: Final = "trtllm"
-FAMILY: Final = Family(ENGINE, "TensorRT-LLM", ("tensorrt_llm", "tensorrt-llm"), "KVGATE_TRTLLM_PYTHON")
+FAMILY: Final = Family(
+    ENGINE,
+    "TensorRT-LLM",
+    ("tensorrt_llm", "tensorrt-llm"),
+    "KVGATE_TRTLLM_PYTHON",
+    ("TRTLLM_", "TLLM_", "OMP_NUM_THREADS"),
+)
 SCRIPT: Final = "trtllm-serve"
 CONFIG: Final = "config.yaml"
 #: KvCacheConfig.dtype of the PyTorch backend, beside auto; what else the codecs' tables name is of TensorRT engines.

@@ -15,11 +15,10 @@ from kvgate.engines._http import HttpClient, check_url
 from kvgate.engines._kvlog import LogFacts
 from kvgate.engines._openai_session import OpenAISession
 from kvgate.engines._trtllm_observe import ATTACHED, ENGINE, deployment_of, evidence_of, log_of
+from kvgate.engines._trtllm_resolve import FAMILY
 from kvgate.engines._trtllm_tokens import FolderTokens
 from kvgate.plan.log_text import lines_of
 
-#: Variables that would change what the engine does without anybody having asked for it.
-STEERING: Final = ("TRTLLM_", "TLLM_", "OMP_NUM_THREADS")
 #: Prometheus' page; `/metrics` holds iteration statistics as JSON.
 METRICS: Final = "/prometheus/metrics"
 _WARM_UP_S: Final = 300.0
@@ -156,7 +155,7 @@ async def serve(launch: Launch) -> AsyncIterator[TrtllmServer]:
             except EngineError:
                 return False
 
-    async with family(launch, "TensorRT-LLM", steering=STEERING, ready=ready) as started:
+    async with family(launch, FAMILY, ready) as started:
         session = TrtllmServer(started, launch)
         async with session:
             await session.observe()

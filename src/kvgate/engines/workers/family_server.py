@@ -5,13 +5,14 @@ Standard input: one JSON line of settings, then silence; its end means that the 
 JSON line, {"version", "package", "python", "pid", "port", "folder"} or {"failed"}. The engine's log goes to standard
 error.
 
-Settings: `packages` (names under which the engine is published), `module` (run as `python -m` would) or `script` (name
-of a console script), `arguments`, `key_flag` ("" where the engine takes no key), `api_key`, `files` (name -> text, put
-into a private folder; the word `{name}` among the arguments becomes its path), `parent`.
+Settings: `title` (for messages), `packages` (names under which the engine is published), `module` (run as `python -m`
+would) or `script` (name of a console script), `arguments`, `key_flag` ("" where the engine takes no key), `api_key`,
+`files` (name -> text, put into a private folder; the word `{name}` among the arguments becomes its path), `parent`.
 
-The server is started in a process group of its own, and this keeper ends the whole group: when the parent is gone, and
-when the server has ended. The server itself dies with this keeper. The server is this file again, called with the word
-"serve": it takes the key from a pipe and puts it among the arguments inside the process, where nobody else reads it.
+The processes of such a family do not all notice when one of them is killed. So the server is started in a process group
+of its own, and this keeper ends the whole group: when the parent is gone, and when the server has ended. The server
+itself dies with this keeper. The server is this file again, called with the word "serve": it takes the key from a pipe
+and puts it among the arguments inside the process, where nobody else reads it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from typing import Any
 
 PR_SET_PDEATHSIG = 1
 #: Servers free their shared memory on SIGTERM; what still runs after this long is killed.
-GRACE_S = 2.0
+GRACE_S = 2.5
 #: What a tracker of Python's needs to free what its processes left; it ends by itself then.
 TRACKER_S = 1.0
 
@@ -78,8 +79,9 @@ def serve(keeper: int, kind: str, name: str, key_flag: str, arguments: list[str]
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    # The folder of this file would come first; nothing of ours may stand before the engine's own modules.
-    sys.path.pop(0)
+    # The folder of this file would come first; an engine is to find `vllm_forced` there, and nothing of ours before its
+    # own modules.
+    sys.path.append(sys.path.pop(0))
     sys.argv = [name, *arguments, *([key_flag, key] if key_flag else [])]
     if kind == "module":
         runpy.run_module(name, run_name="__main__", alter_sys=True)
@@ -190,7 +192,7 @@ def main() -> None:
 
     name, version = package(want["packages"])
     if name is None:
-        say(failed=f"{sys.executable} has no {want['packages'][0]}: install it there, or name the interpreter with it")
+        say(failed=f"{sys.executable} has no {want['title']}: install it there, or name the interpreter that has it")
         os._exit(1)
     port = free_port()
     keeper = Keeper(want, port)
