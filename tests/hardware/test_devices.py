@@ -80,7 +80,9 @@ def test_unknown_names_get_the_nearest(text: str, says: str) -> None:
         device(text)
 
     assert says in str(error.value)
-    assert "--device-memory 24GB" in str(error.value)
+    assert str(error.value).endswith("or leave --device out")
+    with pytest.raises(UserError, match="; or say how large it is$"):
+        device(text, otherwise="say how large it is")
 
 
 def test_shared_memory_is_not_the_devices() -> None:

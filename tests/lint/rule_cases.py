@@ -55,6 +55,10 @@ CASES = {
         case(L + "-ctk q8_0 -ctv q8_0 -fa on", device="rtx4090", engine_version="b10875"),
     ),
     "llama-equals-sign": (case(L + "--cache-type-k=q8_0"), case("vllm serve x --kv-cache-dtype=fp8")),
+    "llama-flash-attention-value": (
+        case(L + "-fa -ctk q8_0", engine_version="b11434"),
+        case(L + "-fa -ctk q8_0", engine_version="b6300"),
+    ),
     "llama-fp4-not-listed": (case(L + "-ctk mxfp4"), case(L + "-ctk iq4_nl")),
     "llama-fp8-build": (case(L + "-ctk fp8", engine_version="b11549"), case(L + "-ctk q8_0", engine_version="b11549")),
     "llama-grok-flash-attention": (

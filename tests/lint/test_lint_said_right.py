@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kvgate.core.errors import UserError
 from kvgate.lint.rule import Finding
 from kvgate.lint.run import Options, lint
 from lint.lint_kit import DENSE
@@ -87,3 +88,68 @@ def test_flash_attention_is_the_engines_own() -> None:
     said = found("llama-server -m x.gguf -ctv q8_0 -fa off", "llama-v-needs-flash-attention")
 
     assert said is not None and "not the Python package flash-attn" in said.why
+
+
+@pytest.mark.parametrize(
+    ("words", "version", "severity"),
+    [
+        ("-fa -ctk q8_0", "b11434", "error"),
+        ("-ctk q8_0 -fa", "b6327", "error"),
+        ("-fa yes -ctk q8_0", "b11434", "error"),
+        ("-fa -ctk q8_0", "", "warning"),
+        ("-fa -ctk q8_0", "b6300", None),
+        ("-fa on", "b11434", None),
+        ("-fa 1", "b11434", None),
+        ("-fa $FA", "b11434", None),
+        ("-ctk q8_0", "b11434", None),
+    ],
+)
+def test_flash_attention_wants_a_word_from_its_build_on(words: str, version: str, severity: str | None) -> None:
+    """From b6327 on `-fa` takes the next word and ends the start; before, it was a switch, and stays unmarked."""
+    said = found(f"llama-server -m x.gguf {words}", "llama-flash-attention-value", engine_version=version)
+
+    assert (said.severity if said else None) == severity
+
+
+def test_an_nvfp4_checkpoint_is_asked_for_only_where_it_would_help() -> None:
+    """On a device that cannot hold the cache the checkpoint is no way on; on one that can, it is."""
+    text, rule = "trtllm-serve Qwen/Qwen3-8B --kv_cache_dtype nvfp4", "trtllm-nvfp4-checkpoint"
+
+    assert found(text, rule, device="h100") is None
+    assert found(text, "trtllm-nvfp4-device", device="h100") is not None
+    assert found(text, rule, device="b200") is not None
+    assert found(text, rule) is not None
+
+
+def test_scales_that_nobody_could_read_are_said(tmp_path: Path) -> None:
+    """The catalogue has sizes and no tensors: a quantized cache is then told to come with the model's folder."""
+    (tmp_path / "config.json").write_text(json.dumps(DENSE))
+
+    def unchecked(text: str) -> str:
+        return " ".join(lint(text).unchecked)
+
+    assert "give --model FOLDER" in unchecked("vllm serve Qwen/Qwen3-32B --kv-cache-dtype fp8")
+    assert "--model FOLDER" not in unchecked("vllm serve Qwen/Qwen3-32B")
+    assert "--model FOLDER" not in unchecked(f"vllm serve {tmp_path} --kv-cache-dtype fp8")
+
+
+def test_an_unknown_device_is_answered_with_options_that_there_are() -> None:
+    """lint has no --device-memory, and does not name it."""
+    with pytest.raises(UserError, match="or leave --device out") as caught:
+        lint("vllm serve x", Options(device="h999"))
+
+    assert "--device-memory" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("word", "tokens"), [("32k", 32_000), ("32K", 32_768), ("1.5k", 1_500), ("4096", 4_096), ("auto", None)]
+)
+def test_a_context_is_read_as_vllm_reads_it(word: str, tokens: int | None) -> None:
+    """A small k is a thousand there, a capital one 1,024; what is no number leaves the model's own context."""
+    from kvgate.lint.read.source import read
+    from kvgate.lint.run import _subjects
+
+    commands = read(f"vllm serve Qwen/Qwen3-32B --max-model-len {word}", "").commands
+    (subject,) = _subjects(commands, Options(), "")
+
+    assert subject.context_tokens == (tokens or 40_960)

@@ -254,6 +254,14 @@ def test_a_window_that_no_layer_has_is_noted():
     assert "sliding_window 131072 is in the file, and no layer uses it" in geometry.notes
 
 
+def test_a_window_that_only_some_engines_use_is_noted():
+    """Phi-3's window counts in vLLM and not in llama.cpp: the table counts all tokens, and says why."""
+    phi3 = {"model_type": "phi3", **SMALL}
+
+    assert any("llama.cpp keeps all" in note for note in _geometry({**phi3, "sliding_window": 2047}).notes)
+    assert not any("llama.cpp" in note for note in _geometry({**phi3, "sliding_window": None}).notes)
+
+
 def test_gemma3_sizes_that_its_file_leaves_out():
     """The 4B file gives neither heads nor their size: those of the family's code, each noted."""
     config = {"model_type": "gemma3_text", "num_hidden_layers": 6, "hidden_size": 2560, "sliding_window": 1024}

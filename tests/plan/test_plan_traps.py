@@ -13,7 +13,7 @@ import pytest
 from kvgate.cli.main import main
 from kvgate.core import files
 from kvgate.core.errors import UserError
-from kvgate.core.units import parse_bytes
+from kvgate.core.units import parse_bytes, parse_tokens
 from kvgate.models.read_gguf import MAX_STRINGS, read_gguf
 from kvgate.plan.lengths import read_lengths
 from kvgate.plan.logs import read_log
@@ -106,3 +106,57 @@ def test_an_array_of_too_many_strings_is_not_walked_through(tmp_path: Path) -> N
 
     with pytest.raises(UserError, match="strings"):
         read_gguf(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"), [("32768", 32_768), ("32,768", 32_768), ("32K", 32_768), ("1M", 2**20), ("2 K", 2048)]
+)
+def test_a_context_may_be_counted_in_1024s(text: str, tokens: int) -> None:
+    """K and M are 1,024 and its square, as in the names of contexts."""
+    assert parse_tokens(text, "--context") == tokens
+
+
+@pytest.mark.parametrize(("text", "words"), [("32k", "32768, 32K for the same, or 32000"), ("1m", "1048576, 1M")])
+def test_a_count_that_means_two_things_names_both(text: str, words: str) -> None:
+    """vLLM reads 32k as 32,000: the answer has both numbers."""
+    with pytest.raises(UserError, match=words):
+        parse_tokens(text, "--context")
+
+
+@pytest.mark.parametrize("text", ["0", "0K", "-5", "1.5K", "32KB", "3,2768", "", "9" * 16 + "M"])
+def test_what_is_no_count_of_tokens_is_refused(text: str) -> None:
+    """Nothing is rounded or guessed."""
+    with pytest.raises(UserError, match="is not a count of tokens"):
+        parse_tokens(text, "--context")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        ("q8_0@checkpoint", "q8_0 makes its scales from the values that it stores"),
+        ("k=q8_0,v=q4_0@unit", "q4_0 makes its scales"),
+        ("mxfp8@calibrated#9f2c1a07", "mxfp8 makes its scales"),
+        ("int8_per_token_head@checkpoint", "makes its scales"),
+        ("fp8_ds_mla@checkpoint", "makes its scales"),
+        ("bf16@unit", "bf16 has no scales"),
+    ],
+)
+def test_scales_from_elsewhere_are_refused_for_types_that_take_none(
+    recipe: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A price for scales that nobody would read is no price; one line says so."""
+    assert main(["plan", "Qwen/Qwen3-32B", "--engine", "lab", "--kv", recipe]) == 2
+    err = capsys.readouterr().err.strip()
+    assert words in err and "\n" not in err
+
+
+@pytest.mark.parametrize("recipe", ["fp8_e4m3@checkpoint", "fp8_e5m2@unit", "nvfp4@checkpoint", "q8_0@dynamic"])
+def test_scales_from_elsewhere_are_priced_where_there_are_some(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """FP8 types and NVFP4 have a scale of the whole tensor; a scale that is made at run time is a block's own."""
+    assert main(["plan", "Qwen/Qwen3-32B", "--engine", "lab", "--kv", recipe, "--json"]) == 0
+
+
+def test_an_unknown_device_of_a_plan_may_be_a_size(capsys: pytest.CaptureFixture[str]) -> None:
+    """plan has --device-memory, and names it."""
+    assert main(["plan", "Qwen/Qwen3-32B", "--device", "h999"]) == 2
+    assert "or leave --device out and give --device-memory 24GB" in capsys.readouterr().err

@@ -19,7 +19,9 @@ def plan(
     ] = None,
     device: Annotated[str | None, typer.Option(help="GPU, e.g. h200, rtx4090, mi300x.")] = None,
     kv: Annotated[list[str] | None, typer.Option("--kv", help="Recipe, e.g. fp8_e4m3 or k=q8_0,v=q4_0.")] = None,
-    context: Annotated[int | None, typer.Option(help="Tokens of one sequence; default: the model's own.")] = None,
+    context: Annotated[
+        str | None, typer.Option(help="Tokens of one sequence, e.g. 32768 or 32K; default: the model's own.")
+    ] = None,
     engine: Annotated[str | None, typer.Option(help="vllm, sglang, trtllm, llama_cpp.")] = None,
     engine_version: Annotated[str, typer.Option(help="Version whose rules hold, e.g. 0.32.0.")] = "",
     tp: Annotated[int, typer.Option("--tp", help="Tensor-parallel GPUs.")] = 1,

@@ -18,6 +18,8 @@ _UNITS = {
 }
 #: Commas only between thousands: in many countries "141,5" is not 1415.
 _SIZE = re.compile(r"((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9][0-9_]*)(?:\.[0-9]+)?|\.[0-9]+)\s*([A-Za-z]*)")
+_COUNT = re.compile(r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9][0-9_]{0,15})\s?([kKmM]?)")
+_MOST_TOKENS = 10**12
 #: A petabyte of memory is a typing error.
 _MOST_BYTES = 10**15
 
@@ -49,6 +51,33 @@ def parse_bytes(text: str, what: str, *, zero: bool = False) -> int:
             f"{what} {text.strip()[:40]!r} is {n_bytes} bytes", fix="give a size between 1 byte and 1000 TB"
         )
     return n_bytes
+
+
+def parse_tokens(text: str, what: str) -> int:
+    """A count of tokens as people write it: "32768", "32,768", "32K" (x 1,024), "1M" (x 1,024 x 1,024).
+
+    A small k or m is refused with both readings: vLLM's own parser takes 32k for 32,000 and 32K for 32,768.
+
+    Args:
+        what: whose count it is, for the error.
+
+    Raises:
+        UserError: not a count of 1 or more, or one that means two things.
+    """
+    found = _COUNT.fullmatch(text.strip())
+    if found is None:
+        raise UserError(f"{what} {text.strip()[:40]!r} is not a count of tokens", fix="write for example 32768 or 32K")
+    number, small = int(re.sub(r"[_,]", "", found[1])), found[2] in ("k", "m")
+    times, thousands = {"": (1, 1), "K": (2**10, 10**3), "M": (2**20, 10**6)}[found[2].upper()]
+    tokens = number * times
+    if small:
+        raise UserError(
+            f"{what} {text.strip()[:40]!r} is {tokens} tokens to most people, and {number * thousands} to vLLM",
+            fix=f"write {tokens}, {number}{found[2].upper()} for the same, or {number * thousands}",
+        )
+    if not 0 < tokens <= _MOST_TOKENS:
+        raise UserError(f"{what} {text.strip()[:40]!r} is not a count of tokens", fix="give 1 or more")
+    return tokens
 
 
 def gb_text(n_bytes: float) -> str:

@@ -133,8 +133,11 @@ def devices() -> Mapping[str, Device]:
     return dict(sorted(found.items()))
 
 
-def device(text: str) -> Device:
+def device(text: str, *, otherwise: str = "leave --device out") -> Device:
     """The device that a person means: "h200", "RTX 4090", "NVIDIA-H100-SXM".
+
+    Args:
+        otherwise: what helps a person whose device is in no table.
 
     Raises:
         UserError: there is none of that name; the message has the nearest ones.
@@ -148,7 +151,7 @@ def device(text: str) -> Device:
     raise UserError(
         f"unknown device {text[:60]!r}" + (f", did you mean {next(iter(near))}?" if near else ""),
         allowed=shown,
-        fix="or leave --device out and give --device-memory 24GB",
+        fix=f"or {otherwise}",
     )
 
 

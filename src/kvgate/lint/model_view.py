@@ -34,6 +34,7 @@ class ModelView:
         name: as given. geometry: None where it could not be sized, `why` then says why.
         config: `config.json`, ModelOpt's file under its own key; empty for a GGUF file and an unknown model.
         checkpoint: what its safetensors files say; None where there are none here.
+        is_local: its files are on this machine; the shipped catalogue has keys of a configuration, and no tensors.
     """
 
     name: str
@@ -41,6 +42,7 @@ class ModelView:
     config: Mapping[str, object] = field(default_factory=dict)
     checkpoint: Checkpoint | None = None
     why: str = ""
+    is_local: bool = True
 
     @property
     def layers(self) -> tuple[LayerGeometry, ...]:
@@ -231,7 +233,9 @@ def _of_catalogue(name: str) -> ModelView:
 
     found = from_catalogue(shipped, "lint asks no network")
     try:
-        return ModelView(name, geometry_from_config(found.config, found.name, found.source), found.config)
+        return ModelView(
+            name, geometry_from_config(found.config, found.name, found.source), found.config, is_local=False
+        )
     except UserError as e:
         return ModelView(name, None, found.config, why=str(e))
 

@@ -181,4 +181,9 @@ def _unchecked(subject: Subject) -> Iterator[str]:
         yield "no model is named: rules about layers and scales found nothing"
     elif subject.model.why:
         yield f"model: {subject.model.why}"
+    elif subject.model.config and not subject.model.is_local and (subject.is_fp8 or subject.k_word == "nvfp4"):
+        yield (
+            f"scales: the shipped catalogue has {subject.model.name}'s sizes alone; give --model FOLDER with its "
+            "config.json and *.safetensors"
+        )
     yield from subject.command.notes

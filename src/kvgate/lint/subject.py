@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -171,9 +173,19 @@ class Subject:
     def context_tokens(self) -> int | None:
         """The context that is asked for, else the model's own."""
         found = self.number("context_tokens")
-        if found:
+        if found is None and self.engine == "vllm":
+            found = _vllm_count(self.get("context_tokens") or "")
+        if found is not None and 0 < found < math.inf:
             return int(found)
         return (self.model.context_tokens or None) if self.model is not None else None
+
+
+def _vllm_count(text: str) -> float | None:
+    """A count as vLLM's parser reads it: 1k is 1,000 and 1K is 1,024 (vllm 0.32 utils/argparse_utils.py)."""
+    match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)([kKmM])", text.strip())
+    if match is None:
+        return None
+    return float(match[1]) * {"k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}[match[2]]
 
 
 def all_codec_words() -> frozenset[str]:

@@ -31,7 +31,8 @@ class Windowed:
     """A family of plain attention with windows.
 
     Attributes:
-        rule: the kinds of layers where the file does not list them. note: what a reader must know of that rule.
+        rule: the kinds of layers where the file does not list them. note: what a reader must know of that rule, where
+            the file names a window.
         ignored: keys of this family that do not shape its cache.
         defaults: sizes that the family's code gives absent keys, for files that rely on them.
     """
@@ -62,7 +63,8 @@ class Windowed:
                 "layer_types names sliding layers, and use_sliding_window is false", fix="correct one of them"
             )
         same = heads(keys)
-        notes = (self.note,) if self.note and listed is None and SLIDING in kinds else ()
+        shown = SLIDING in kinds or (self.rule is no_windows and window_size(keys) is not None)
+        notes = (self.note,) if self.note and listed is None and shown else ()
         return attention_stack(keys, kinds, count, lambda kind: same, notes=notes)
 
 

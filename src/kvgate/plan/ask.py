@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kvgate.core.errors import UserError
 from kvgate.core.source import Source
-from kvgate.core.units import gb_text, parse_bytes
+from kvgate.core.units import gb_text, parse_bytes, parse_tokens
 from kvgate.hardware.device import Device, device
 from kvgate.models.plan_model import PlanModel, gguf_parts
 from kvgate.models.read_gguf import read_gguf
@@ -32,13 +32,13 @@ _GGUF = ".gguf"
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """Words of the command line; None is left out. Sizes are text with their units."""
+    """Words of the command line; None is left out. Sizes are text with their units, a context may be ("32K")."""
 
     model: str
     kv: Sequence[str] = ()
     device: str | None = None
     device_memory: str | None = None
-    context_tokens: int | None = None
+    context_tokens: int | str | None = None
     engine: str | None = None
     engine_version: str = ""
     tp: int = 1
@@ -111,7 +111,7 @@ def device_memory(name: str | None, given: str | None) -> DeviceMemory | None:
     Raises:
         UserError: an unknown device, a size that is none, or a device whose memory nobody can know.
     """
-    found = None if name is None else device(name)
+    found = None if name is None else device(name, otherwise="leave --device out and give --device-memory 24GB")
     size = None if given is None else parse_bytes(given, "--device-memory")
     if found is None:
         return None if size is None else DeviceMemory("a device of this size", size, _GIVEN)
@@ -150,6 +150,8 @@ def _default_engine(model: PlanModel) -> str:
 
 
 def _context(typed: Typed, model: PlanModel) -> int:
+    if isinstance(typed.context_tokens, str):
+        return parse_tokens(typed.context_tokens, "--context")
     if typed.context_tokens is not None:
         return typed.context_tokens
     if model.geometry.context_tokens <= 0:

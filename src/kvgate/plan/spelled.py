@@ -20,6 +20,8 @@ _ALIASES = {
     "trt-llm": "trtllm",
 }
 _AUTO = "auto"
+_FLOATS = ("bf16", "f16", "f32")
+_GLOBAL_SCALE = ("nvfp4", "nvfp4_4over6")
 
 
 def engine_id(text: str) -> str:
@@ -50,7 +52,27 @@ def recipe_of(text: str, *, engine: str, geometry: ModelGeometry) -> Recipe:
         return recipe
     if _AUTO in (recipe.k.codec, recipe.v.codec):
         return _auto(recipe, text, geometry)
-    return recipe.with_sides(_side(recipe.k, engine), _side(recipe.v, engine))
+    found = recipe.with_sides(_side(recipe.k, engine), _side(recipe.v, engine))
+    for side in (found.k, found.v):
+        if side is not None:
+            _check_origin(side)
+    return found
+
+
+def _check_origin(side: Side) -> None:
+    """Refuse scales from elsewhere for a type that has none, or that makes its own from the values of a block."""
+    spec = next((c for c in codecs() if c.name == side.codec), None)
+    if side.origin is None or spec is None:
+        return
+    if spec.name in _FLOATS:
+        raise UserError(f"{side}: {spec.name} has no scales", fix=f"write {spec.name}")
+    # NVFP4 has a scale of the whole tensor beside those of its blocks.
+    own = (spec.block > 1 or spec.row_extra_bytes > 0) and spec.name not in _GLOBAL_SCALE
+    if own and side.origin != "dynamic":
+        raise UserError(
+            f"{side}: {spec.name} makes its scales from the values that it stores, and takes none from elsewhere",
+            fix=f"write {spec.name}",
+        )
 
 
 def _auto(recipe: Recipe, text: str, geometry: ModelGeometry) -> Recipe:

@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from kvgate.core.source import Source
 from kvgate.enginefacts.versions import Holds
 from kvgate.formats.spec import codec
-from kvgate.lint.rule import Hit, Rule
+from kvgate.lint.rule import Hit, Rule, Severity
 from kvgate.lint.subject import Subject
 
 _LLAMA = frozenset({"llama_cpp"})
 _FLOATS = ("f32", "f16", "bf16")
 #: Flash attention is "auto" in builds from here on, and was off in builds before; the exact build was not read.
 _FA_AUTO, _FA_OFF = "b6400", "b6300"
+#: From this build on -fa takes on, off or auto; it was a switch before.
+_FA_VALUE = "b6327"
+_FA_WORDS = ("on", "off", "auto")
 #: Since this build an uncompiled pair of types is converted to f16 instead of moving to the CPU.
 _FA_PAIRS = "b10876"
 _DEFAULT_PAIRS = ("f16", "bf16", "q4_0", "q8_0")
@@ -65,6 +68,17 @@ def _v_needs_flash(s: Subject) -> Iterator[Hit]:
             s.place("v_dtype"),
             "info",
         )
+
+
+def _flash_value(s: Subject) -> Iterator[Hit]:
+    setting = s.command.setting("flash_attention")
+    if setting is None or setting.opaque or s.holds(_FA_VALUE, "") is not Holds.YES:
+        return
+    severity: Severity | None = "warning" if s.version is None else None
+    if setting.unset and setting.origin == "argv":
+        yield Hit(f"{setting.written} has no value", setting.place, severity)
+    elif _flash(s) not in _FA_WORDS:
+        yield Hit(f"{setting.value!r} is no value of {setting.written}", setting.place, severity)
 
 
 def _grok(s: Subject) -> Iterator[Hit]:
@@ -152,6 +166,17 @@ RULE = (
         "write -fa on (older builds: -fa)",
         Source("spec", _SM + "; issues 10378 and 28524", "b11434"),
         _v_needs_flash,
+    ),
+    Rule(
+        "llama-flash-attention-value",
+        _LLAMA,
+        "error",
+        "flash attention is switched without a word for it",
+        "builds from b6327 (2025-08-30) on read the word behind -fa as its value, and end with 'unknown value for "
+        "--flash-attn'; before, -fa was a switch",
+        "write -fa on, -fa off or -fa auto",
+        Source("log", "llama-perplexity -fa -ctk q8_0; llama.cpp pull 15434, ramalama pull 1928", "b11434"),
+        _flash_value,
     ),
     Rule(
         "llama-grok-flash-attention",

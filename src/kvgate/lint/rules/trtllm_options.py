@@ -19,6 +19,9 @@ def _cli(s: Subject) -> Iterator[Hit]:
 
 
 def _nvfp4(s: Subject) -> Iterator[Hit]:
+    if s.capability and not s.on_capability(("10.0", "10.3")):
+        # No checkpoint helps on this device, which is a finding of its own.
+        return
     if s.k_word == "nvfp4" and s.model is not None and s.model.config and not s.model.kv_algorithm.startswith("NVFP4"):
         yield Hit("an NVFP4 cache needs a checkpoint that ModelOpt made for it", s.dtype_place)
 

@@ -25,4 +25,9 @@ class Phi3:
 
 
 FAMILY = Phi3()
-CONFIG_FAMILY = Windowed(name="phi3", model_types=("phi3", "phimoe", "phi4mm", "phi4_multimodal"), rule=no_windows)
+CONFIG_FAMILY = Windowed(
+    name="phi3",
+    model_types=("phi3", "phimoe", "phi4mm", "phi4_multimodal"),
+    rule=no_windows,
+    note="llama.cpp keeps all tokens of this family, and vLLM those of the window: all are counted, never too few",
+)
