@@ -14,6 +14,7 @@ from typing import IO, Any, Final
 
 from kvgate.core.errors import EngineDied, EngineTimeout, UserError
 from kvgate.core.text import one_line
+from kvgate.engines._patience import within
 
 #: The start of a log holds the load; of what follows, the end is enough.
 HEAD_LINES, TAIL_LINES = 5000, 200
@@ -139,8 +140,8 @@ class Child:
         try:
             self.stdin.write(json.dumps(settings).encode() + b"\n")
             # The thread ends with the child, at the latest when it is stopped.
-            asked = asyncio.to_thread(self.stdout.readline, _MAX_ANSWER_BYTES)
-            text = await asyncio.wait_for(asked, timeout_s)
+            async with within(timeout_s):
+                text = await asyncio.to_thread(self.stdout.readline, _MAX_ANSWER_BYTES)
         except TimeoutError:
             raise EngineTimeout(f"{who} was not ready within {timeout_s:.0f} s") from None
         except OSError:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvgate.core.errors import EngineDied, EngineTimeout
+from kvgate.engines._patience import within
 
 _CLOSE_S = 2.0
 
@@ -56,7 +57,8 @@ class FakeChild:
         if stdout is None:
             raise EngineDied("the fake engine has no output")
         try:
-            line = await asyncio.wait_for(asyncio.to_thread(stdout.readline), timeout_s)
+            async with within(timeout_s):
+                line = await asyncio.to_thread(stdout.readline)
         except TimeoutError:
             # The reading thread ends only when the pipe does.
             self._process.kill()

@@ -6,7 +6,6 @@ import asyncio
 import os
 import secrets
 import shutil
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from kvgate.core.text import one_line
 from kvgate.engines import _child
 from kvgate.engines._family_errors import how_it_ended
 from kvgate.engines._family_package import Family
+from kvgate.engines._patience import within
 from kvgate.engines.workers.family_server import kill_group
 from kvgate.models.model_folder import has_changed
 
@@ -140,11 +140,12 @@ def load_timeout_s(launch: Launch) -> float:
 
 
 async def _wait(started: Started, ready: Callable[[Started], Awaitable[bool]], title: str, timeout_s: float) -> None:
-    until = time.monotonic() + timeout_s
-    while time.monotonic() < until:
-        if ended := started.ended():
-            raise EngineDied(f"{title} ended while loading: {ended}")
-        if await ready(started):
-            return
-        await asyncio.sleep(_POLL_S)
-    raise EngineTimeout(f"{title} was not ready within {timeout_s:.0f} s")
+    try:
+        async with within(timeout_s):
+            while not (ended := started.ended()):
+                if await ready(started):
+                    return
+                await asyncio.sleep(_POLL_S)
+    except TimeoutError:
+        raise EngineTimeout(f"{title} was not ready within {timeout_s:.0f} s") from None
+    raise EngineDied(f"{title} ended while loading: {ended}")

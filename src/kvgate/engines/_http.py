@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from kvgate.core.errors import BadAnswer, EngineBusy, EngineDied, EngineTimeout, KvgateError, UserError
+from kvgate.engines._patience import within
 from kvgate.engines._refusal import said_in
 from kvgate.engines._retry import BUSY_STATUSES, Backoff, Retry, named_wait_s
 
@@ -247,14 +248,15 @@ class HttpClient:
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         data = None if body is None else json.dumps(body, allow_nan=False).encode()
         try:
-            async with self._session.request(
+            asked = self._session.request(
                 method,
                 self.url + path,
                 data=data,
                 headers={"Content-Type": "application/json"} if data is not None else None,
-                timeout=aiohttp.ClientTimeout(total=limit_s, sock_connect=min(limit_s, _CONNECT_S)),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=min(limit_s, _CONNECT_S)),
                 allow_redirects=False,
-            ) as response:
+            )
+            async with within(limit_s), asked as response:
                 self._refuse(response, path)
                 yield response
         except (TimeoutError, aiohttp.ClientError, OSError) as e:

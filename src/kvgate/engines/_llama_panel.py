@@ -30,6 +30,7 @@ from kvgate.engines._llama_child import Child, refuse_changed, start_settings
 from kvgate.engines._llama_log import last_words
 from kvgate.engines._llama_observe import ENGINE, Seen, deployment_of
 from kvgate.engines._llama_serving import load_timeout_s
+from kvgate.engines._patience import naps
 
 if TYPE_CHECKING:
     import numpy as np
@@ -168,18 +169,17 @@ class _Worker:
             raise self._died() from None
 
     def hear(self, timeout_s: float) -> dict[str, Any]:
-        deadline = time.monotonic() + timeout_s
-        (length,) = struct.unpack("<I", self._exactly(4, deadline))
+        (length,) = struct.unpack("<I", self._exactly(4, timeout_s))
         if length > MAX_REPLY_BYTES:
             raise self._died(f"an answer of {length} bytes")
-        said = json.loads(self._exactly(length, deadline))
+        said = json.loads(self._exactly(length, timeout_s))
         return said if isinstance(said, dict) else {}
 
-    def _exactly(self, n: int, deadline: float) -> bytes:
+    def _exactly(self, n: int, silent_s: float) -> bytes:
+        """`n` bytes of the worker, which may be silent so long before any of them."""
         fd, data = self.child.stdout.fileno(), b""
         while len(data) < n:
-            left = deadline - time.monotonic()
-            if left <= 0 or not self._poll.poll(left * 1000):
+            if not any(self._poll.poll(nap_s * 1000) for nap_s in naps(silent_s)):
                 self._dead = "panel: the worker did not answer and was ended"
                 self.child.stop()
                 raise EngineTimeout(self._dead)

@@ -15,6 +15,7 @@ from typing import Final
 
 from kvgate.core.errors import BadAnswer
 from kvgate.core.text import one_line
+from kvgate.engines._patience import within
 
 WORKER: Final = Path(__file__).parent / "workers" / "folder_tokens.py"
 #: Importing the package and reading a large vocabulary; an answer takes milliseconds.
@@ -39,7 +40,8 @@ class FolderTokens:
             raise BadAnswer("the model folder has no tokenizer.json, and the server no /tokenize", kind="not_here")
         async with self._lock:
             try:
-                line = await asyncio.wait_for(asyncio.to_thread(self._ask, text, special), _TIMEOUT_S)
+                async with within(_TIMEOUT_S):
+                    line = await asyncio.to_thread(self._ask, text, special)
             except (OSError, TimeoutError):
                 self.close()
                 raise BadAnswer("the engine's interpreter gives no token ids", kind="not_here") from None
