@@ -9,6 +9,8 @@ from pathlib import Path
 from kvgate.core.engine import Request, Settings
 from kvgate.core.errors import UserError
 
+#: Variables of every such engine: it asks no hub, tells nobody, and its log comes at once.
+QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "DO_NOT_TRACK": "1", "PYTHONUNBUFFERED": "1"}
 _ARGUMENT = re.compile(r"--?[a-z][a-z0-9._-]*(?:=.*)?", re.DOTALL)
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

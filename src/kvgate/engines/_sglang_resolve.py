@@ -13,26 +13,16 @@ Source: sglang 0.5.23, srt/arg_groups/fields/, srt/mem_cache/kv_cache_dtype.py, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from fractions import Fraction
-from math import ceil
 from typing import Final
 
-from kvgate.core.deployment import Expected
-from kvgate.core.engine import Launch, Request, Settings
+from kvgate.core.engine import Launch, Request
 from kvgate.core.errors import UserError
-from kvgate.core.geometry import ModelGeometry
-from kvgate.core.source import Source
-from kvgate.core.units import MIB_BYTES
 from kvgate.enginefacts.facts import version_key
 from kvgate.engines._family_package import Family, Installed, find_installed
+from kvgate.engines._family_pool import expected_of, pool_tokens
 from kvgate.engines._family_recipe import Stored, one_type
-from kvgate.engines._family_settings import check_request, has_flag, own_arguments, worker
-from kvgate.formats.spec import codec
+from kvgate.engines._family_settings import QUIET, check_request, has_flag, own_arguments, worker
 from kvgate.plan.engine_rules.sglang import ENGINE_RULE
-from kvgate.plan.parallel import split
-from kvgate.plan.price import price
-from kvgate.plan.terms import Budget, Rank, Serving, Term
 
 ENGINE: Final = "sglang"
 FAMILY: Final = Family(ENGINE, "SGLang", ("sglang",), "KVGATE_SGLANG_PYTHON", ("SGLANG_", "SGL_", "OMP_NUM_THREADS"))
@@ -64,7 +54,7 @@ def resolve(want: Request) -> Launch:
         UserError: no interpreter with SGLang, or the engine cannot do this; names the part, what is allowed and the
             fix.
     """
-    geometry, settings = want.model.geometry, want.settings
+    settings = want.settings
     stored = words_of(want)
     check_request(want, ENGINE, secrets=("SGLANG_API_KEY",))
     own = own_arguments(settings, _OURS)
@@ -74,14 +64,16 @@ def resolve(want: Request) -> Launch:
         engine=ENGINE,
         request=want,
         argv=(str(installed.python), str(worker())),
-        env=_env(settings),
+        env=QUIET | {"OMP_NUM_THREADS": str(settings.threads)} | dict(settings.env),
         engine_options={
             "packages": list(FAMILY.packages),
             "module": MODULE,
             "arguments": [*_arguments(want, stored, installed, tokens), *own],
             "key_flag": "--api-key",
         },
-        expected=expected_of(geometry, settings, stored, installed, own, tokens),
+        expected=expected_of(
+            want, stored, ENGINE_RULE, installed.release, "max-total-tokens", sized=not has_flag(own, _SHAPES)
+        ),
         effective=stored.effective,
     )
 
@@ -106,11 +98,6 @@ def kv_word(stored: Stored) -> str:
     return stored.spelling
 
 
-def pool_tokens(settings: Settings) -> int:
-    """Tokens of every arm's pool: twice what all sequences need, in whole 256 (a page of any backend)."""
-    return -(-2 * max(2, settings.slots) * settings.context_tokens // 256) * 256
-
-
 def _arguments(want: Request, stored: Stored, installed: Installed, tokens: int) -> list[str]:
     settings = want.settings
     made = ["--model-path", str(want.model.path), "--served-model-name", MODEL_NAME, "--load-format", "safetensors"]
@@ -123,64 +110,3 @@ def _arguments(want: Request, stored: Stored, installed: Installed, tokens: int)
     if version_key(installed.release) >= version_key(_SAMPLING_SINCE):
         made += ["--sampling-defaults", "openai"]
     return made
-
-
-def _env(settings: Settings) -> dict[str, str]:
-    made = {
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        "DO_NOT_TRACK": "1",
-        "PYTHONUNBUFFERED": "1",
-        "OMP_NUM_THREADS": str(settings.threads),
-    }
-    return made | dict(settings.env)
-
-
-def expected_of(
-    geometry: ModelGeometry, settings: Settings, stored: Stored, installed: Installed, own: Sequence[str], tokens: int
-) -> Expected:
-    """What the log must say: types, and the pool's tokens and bytes where they follow from the arguments."""
-    priced = price(geometry, stored.priced, engine=ENGINE)
-    pool = None if has_flag(own, _SHAPES) else _pool(geometry, settings, stored, installed.release, tokens)
-    return Expected(
-        k_codec=stored.codec,
-        v_codec=stored.codec,
-        bytes_per_token=ceil(priced.bytes_per_token),
-        parts_mib=() if pool is None else (pool,),
-        lossless_against=(*codec(stored.codec).lossless_from, stored.codec),
-    )
-
-
-def _pool(
-    geometry: ModelGeometry, settings: Settings, stored: Stored, release: str, tokens: int
-) -> tuple[str, int, float, float] | None:
-    """Kind, tokens, MiB of K and of V of the one pool; None for models with several pools, which are cut by memory."""
-    ranks = tuple(
-        Rank(share.name, price(share.geometry, stored.priced, engine=ENGINE), None)
-        for share in split(geometry, engine=ENGINE)
-    )
-    layers = [p for rank in ranks for p in rank.price.layers]
-    if any(p.layer.window_tokens is not None or p.state_bytes or p.layer.tokens_per_row > 1 for p in layers):
-        return None
-    serving = Serving(
-        engine=ENGINE,
-        version=release,
-        context_tokens=settings.context_tokens,
-        slots=settings.slots,
-        batched_tokens=settings.ubatch_tokens,
-        options={"max-total-tokens": str(tokens)},
-    )
-    # Memory enough for the tokens that are asked for: where a device has less, the log says fewer, and that is seen.
-    enough = ceil(2 * tokens * sum((r.price.bytes_per_token for r in ranks), Fraction(0)))
-    term = Term("pool", enough, "as much as was asked for", Source("spec", "--max-total-tokens", ""))
-    reserved = ENGINE_RULE.reserve(
-        geometry, stored.priced, ranks, serving, tuple(Budget(r.name, (term,)) for r in ranks)
-    )
-    planned = reserved.tokens
-    if planned is None:
-        return None
-    k, v = (sum(getattr(p, side) for p in layers) for side in ("k_row_bytes", "v_row_bytes"))
-    index = sum(p.index_row_bytes for p in layers)
-    kinds = {p.layer.kind for p in layers}
-    kind = kinds.pop() if len(kinds) == 1 else "all layers"
-    return (kind, planned, round(planned * (k + index) / MIB_BYTES, 2), round(planned * v / MIB_BYTES, 2))

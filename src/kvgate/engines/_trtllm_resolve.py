@@ -14,25 +14,15 @@ Source: TensorRT-LLM tensorrt_llm/commands/serve.py (1.2), llmapi/llm_args.py Kv
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from fractions import Fraction
-from math import ceil
 from typing import Any, Final
 
-from kvgate.core.deployment import Expected
 from kvgate.core.engine import Launch, Request, Settings
 from kvgate.core.errors import UserError
-from kvgate.core.geometry import ModelGeometry
-from kvgate.core.source import Source
-from kvgate.core.units import MIB_BYTES
-from kvgate.engines._family_package import Family, Installed, find_installed
+from kvgate.engines._family_package import Family, find_installed
+from kvgate.engines._family_pool import expected_of, pool_tokens
 from kvgate.engines._family_recipe import Stored, one_type
-from kvgate.engines._family_settings import check_request, has_flag, own_arguments, worker
-from kvgate.formats.spec import codec
+from kvgate.engines._family_settings import QUIET, check_request, has_flag, own_arguments, worker
 from kvgate.plan.engine_rules.trtllm import ENGINE_RULE
-from kvgate.plan.parallel import split
-from kvgate.plan.price import price
-from kvgate.plan.terms import Budget, Rank, Serving, Term
 
 ENGINE: Final = "trtllm"
 FAMILY: Final = Family(
@@ -61,7 +51,7 @@ def resolve(want: Request) -> Launch:
         UserError: no interpreter with TensorRT-LLM, or the engine cannot do this; names the part, what is allowed and
             the fix.
     """
-    geometry, settings = want.model.geometry, want.settings
+    settings = want.settings
     stored = words_of(want)
     check_request(want, ENGINE)
     own = own_arguments(settings, _OURS)
@@ -72,7 +62,7 @@ def resolve(want: Request) -> Launch:
         engine=ENGINE,
         request=want,
         argv=(str(installed.python), str(worker())),
-        env=_env(settings),
+        env=QUIET | {"TLLM_LOG_LEVEL": "INFO"} | dict(settings.env),
         engine_options={
             "packages": list(FAMILY.packages),
             "script": SCRIPT,
@@ -80,7 +70,9 @@ def resolve(want: Request) -> Launch:
             "arguments": ["--config", "{" + CONFIG + "}", "--log_level", "info", *own, model],
             "files": {CONFIG: config_text(settings, stored, tokens)},
         },
-        expected=expected_of(geometry, settings, stored, installed, own, tokens),
+        expected=expected_of(
+            want, stored, ENGINE_RULE, installed.release, "max-tokens", sized=not has_flag(own, _SHAPES)
+        ),
         effective=stored.effective,
     )
 
@@ -97,11 +89,6 @@ def words_of(want: Request) -> Stored:
             fix="use a checkpoint without a KV scheme as the base",
         )
     return stored
-
-
-def pool_tokens(settings: Settings) -> int:
-    """Tokens of every arm's cache: twice what all sequences need, in whole 256 (blocks of any size in use)."""
-    return -(-2 * max(2, settings.slots) * settings.context_tokens // 256) * 256
 
 
 def config_text(settings: Settings, stored: Stored, tokens: int) -> str:
@@ -121,60 +108,3 @@ def config_text(settings: Settings, stored: Stored, tokens: int) -> str:
         "enable_chunked_prefill": True,
     }
     return json.dumps(values, indent=1, sort_keys=True) + "\n"
-
-
-def _env(settings: Settings) -> dict[str, str]:
-    made = {
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        "TLLM_LOG_LEVEL": "INFO",
-        "DO_NOT_TRACK": "1",
-        "PYTHONUNBUFFERED": "1",
-    }
-    return made | dict(settings.env)
-
-
-def expected_of(
-    geometry: ModelGeometry, settings: Settings, stored: Stored, installed: Installed, own: Sequence[str], tokens: int
-) -> Expected:
-    """What the log must say: the bytes of a token, and the cache's tokens where they follow from the file."""
-    priced = price(geometry, stored.priced, engine=ENGINE)
-    pool = None if has_flag(own, _SHAPES) else _pool(geometry, settings, stored, installed.release, tokens)
-    return Expected(
-        k_codec=stored.codec,
-        v_codec=stored.codec,
-        bytes_per_token=ceil(priced.bytes_per_token),
-        parts_mib=() if pool is None else (pool,),
-        lossless_against=(*codec(stored.codec).lossless_from, stored.codec),
-    )
-
-
-def _pool(
-    geometry: ModelGeometry, settings: Settings, stored: Stored, release: str, tokens: int
-) -> tuple[str, int, float, float] | None:
-    """Kind, tokens, MiB of K and of V of the one pool; None for models with several pools."""
-    ranks = tuple(
-        Rank(share.name, price(share.geometry, stored.priced, engine=ENGINE), None)
-        for share in split(geometry, engine=ENGINE)
-    )
-    layers = [p for rank in ranks for p in rank.price.layers]
-    if any(p.layer.window_tokens is not None or p.state_bytes or p.layer.tokens_per_row > 1 for p in layers):
-        return None
-    serving = Serving(
-        engine=ENGINE,
-        version=release,
-        context_tokens=settings.context_tokens,
-        slots=settings.slots,
-        options={"max-tokens": str(tokens)},
-    )
-    enough = ceil(2 * tokens * sum((r.price.bytes_per_token for r in ranks), Fraction(0)))
-    term = Term("pool", enough, "as much as was asked for", Source("spec", "kv_cache_config.max_tokens", ""))
-    reserved = ENGINE_RULE.reserve(
-        geometry, stored.priced, ranks, serving, tuple(Budget(r.name, (term,)) for r in ranks)
-    )
-    if reserved.tokens is None:
-        return None
-    k, v = (sum(getattr(p, side) for p in layers) for side in ("k_row_bytes", "v_row_bytes"))
-    kinds = {p.layer.kind for p in layers}
-    kind = kinds.pop() if len(kinds) == 1 else "all layers"
-    return (kind, reserved.tokens, round(reserved.tokens * k / MIB_BYTES, 2), round(reserved.tokens * v / MIB_BYTES, 2))

@@ -19,7 +19,7 @@ from kvgate.core.geometry import ModelGeometry
 from kvgate.core.recipe import Recipe
 from kvgate.core.units import GIB_BYTES, MIB_BYTES
 from kvgate.engines._family_package import Family, Installed, find_installed
-from kvgate.engines._family_settings import check_request, has_flag, own_arguments, worker
+from kvgate.engines._family_settings import QUIET, check_request, has_flag, own_arguments, worker
 from kvgate.engines._vllm_recipe import ENGINE, METHODS, Words, words_of
 from kvgate.engines._vllm_scales import read_scales
 from kvgate.formats.spec import codec
@@ -133,15 +133,7 @@ def _arguments(want: Request, words: Words, package: Installed, memory: int | No
 
 
 def _env(settings: Settings, package: Installed) -> dict[str, str]:
-    made = {
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "VLLM_LOGGING_LEVEL": "INFO",
-        "VLLM_LOGGING_COLOR": "0",
-        "PYTHONUNBUFFERED": "1",
-    }
+    made = QUIET | {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "INFO", "VLLM_LOGGING_COLOR": "0"}
     if package.is_cpu:
         made["VLLM_USE_V2_MODEL_RUNNER"] = "0"
         # Bound threads (vLLM's default) leave one core of two to the scheduler and cannot be counted by us.
