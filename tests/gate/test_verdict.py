@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from evidence_cases import CONFIRMED, est, fidelity, golden, good, needle, with_suite
 
 from kvgate.core.deployment import Engaged, Engagement, FieldDelta, Sameness
+from kvgate.core.estimate import Estimate
 from kvgate.core.suite import Summary
 from kvgate.core.verdict import CandidateEvidence, Decision, Finding, Status, worst
 from kvgate.gate.policy import Floor, Policy, load_policy, parse_policy
 from kvgate.gate.verdict import decide, judge
+from kvgate.stats.paired import mcnemar
 
 SMOKE, DEFAULT, STRICT = (load_policy(name) for name in ("smoke", "default", "strict"))
 
@@ -180,7 +183,7 @@ def test_unmeasured_floor_is_inconclusive() -> None:
     verdict = judge(with_suite(good(), fidelity=no_floor), SMOKE)
 
     assert verdict.decision is Decision.INCONCLUSIVE
-    assert any("base's own noise is not known" in line for line in verdict.untested)
+    assert any("base's own noise is not known" in f.message for f in verdict.findings if f.status is Status.UNTESTED)
 
 
 def test_missing_floor_arm_is_untested_and_does_not_block() -> None:
@@ -190,7 +193,7 @@ def test_missing_floor_arm_is_untested_and_does_not_block() -> None:
     verdict = judge(good(), policy)
 
     assert verdict.decision is Decision.PASS
-    assert any("floor arm slots did not run" in line for line in verdict.untested)
+    assert any("floor arm slots did not run" in f.message for f in verdict.findings if f.status is Status.UNTESTED)
 
 
 def test_detect_rules_of_one_candidate_share_the_error() -> None:
@@ -205,6 +208,70 @@ def test_detect_rules_of_one_candidate_share_the_error() -> None:
 
     assert judge(evidence, one).decision is Decision.FAIL
     assert judge(evidence, two).decision is Decision.PASS
+
+
+BLIND = 'schema = "kvgate.policy/1"\nname = "x"\n[[rule]]\nid = "l"\nuse = "detect"\nmetric = "needle.net_losses"\n'
+
+
+@pytest.mark.parametrize(
+    ("found", "status", "decision"),
+    [(4, Status.UNTESTED, Decision.INCONCLUSIVE), (5, Status.PASS, Decision.PASS)],
+)
+def test_a_test_that_could_not_fail_is_no_evidence(found: int, status: Status, decision: Decision) -> None:
+    """All of four needles lost is p = 0.0625: such a rule is untested and passes nothing; with five it may decide."""
+    evidence = good(summaries={"needle": Summary({"needle.net_losses": mcnemar(0, 0, could_break=found)})})
+
+    verdict = judge(evidence, parse_policy(BLIND, "x"))
+
+    assert (verdict.findings[-1].status, verdict.decision) == (status, decision)
+    if status is Status.UNTESTED:
+        assert "blind at these sizes: the worst that could happen gives p = 0.0625" in verdict.findings[-1].message
+
+
+def test_a_blind_guard_is_not_called_ok_and_blocks_nothing() -> None:
+    """Smoke's four needles: the guard says that it is blind, and smoke still passes on what decides there."""
+    metrics = dict(needle().metrics) | {"needle.net_losses": mcnemar(0, 0, could_break=4)}
+    verdict = judge(with_suite(good(), needle=replace(needle(), metrics=metrics)), SMOKE)
+
+    assert verdict.decision is Decision.PASS
+    assert [f.status for f in verdict.findings if f.rule == "needle-losses"] == [Status.UNTESTED]
+
+
+@pytest.mark.parametrize(("critical", "said"), [(0, True), (1, False)])
+def test_breaks_of_too_few_prompts_to_fail_on_say_so(critical: int, said: bool) -> None:
+    """Four of four broken would be p = 0.0625, no FAIL; one prompt tagged critical is enough for one."""
+    metrics = dict(golden(prompts=4).metrics) | {
+        "golden.net_breaks": mcnemar(0, 0, could_break=4),
+        "golden.critical_breaks": Estimate(0.0, 0.0, 0.0, 0.9, critical, critical, "prompts", "count"),
+    }
+    verdict = judge(with_suite(good(), golden=replace(golden(), metrics=metrics)), SMOKE)
+    (found,) = (f for f in verdict.findings if f.rule == "golden-breaks")
+
+    assert found.status is Status.PASS and ("too few to fail on" in found.message) is said
+
+
+def test_a_suite_that_measured_nothing_is_not_covered() -> None:
+    """That it ran is no result: coverage is untested, with the suite's reason, and blocks."""
+    empty = Summary(untested=("the base has no positions",))
+    verdict = judge(with_suite(good(), fidelity=empty), SMOKE)
+    (found,) = (f for f in verdict.findings if f.rule == "coverage")
+
+    assert found.status is Status.UNTESTED and "measured nothing: the base has no positions" in found.message
+    assert verdict.decision is Decision.INCONCLUSIVE
+
+
+def test_a_gap_is_said_once() -> None:
+    """What a finding says it did not test is not listed again; the reasons of both alternatives stand in it."""
+    policy = 'schema = "kvgate.policy/1"\nname = "x"\n[[rule]]\nid = "k"\nuse = "ceiling"\nexcess_max = 1.0\n'
+    policy += 'metric = "prefill.kl_mean|topk_prefill.kl_mean"\n'
+    topk = Summary({"topk_decode.kl_mean": est(0.0)}, untested=("no prompt_logprobs in the answer",))
+    evidence = good(summaries={"topk": topk}, untested={"fidelity": "no panel", "long contexts": "no more was run"})
+
+    verdict = judge(evidence, parse_policy(policy, "x"))
+
+    said = "prefill.kl_mean was not measured (fidelity: no panel; topk: no prompt_logprobs in the answer)"
+    assert [f.message for f in verdict.findings] == [said]
+    assert verdict.untested == ("long contexts: no more was run",)
 
 
 def test_untested_lists_everything_once() -> None:

@@ -73,6 +73,8 @@ class Test:
         alternative: "greater", "less" or "two-sided".
         method: the test's name and what is exact about it.
         n: observations it rests on (for McNemar: discordant pairs).
+        best_p: the smallest p that these sizes could have given; None where the suite does not say. A test whose best_p
+            is over alpha is blind: it cannot come out significant, whatever happens.
     """
 
     __test__ = False  # pytest must not collect this class
@@ -82,9 +84,13 @@ class Test:
     alternative: str
     method: str
     n: int
+    best_p: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        d = asdict(self)
+        if d["best_p"] is None:
+            del d["best_p"]
+        return d
 
     @classmethod
     def from_json(cls, d: dict[str, Any]) -> Test:

@@ -141,16 +141,22 @@ def find(spec: RuleSpec, evidence: CandidateEvidence, metric: str, *, excess: bo
 
 def untested(spec: RuleSpec, evidence: CandidateEvidence, metric: str, why: str = "") -> Finding:
     """The finding for a metric that is not there, with the reason the campaign gave."""
-    metric = alternatives(metric)[0]
-    lane = metric.partition(".")[0]
     reasons = [why] if why else []
-    for place in dict.fromkeys((spec.suite or lane, lane, *_lanes_of(lane))):
-        if place in evidence.untested:
-            reasons.append(f"{place}: {evidence.untested[place]}")
-    ran = evidence.summaries.get(spec.suite or lane)
-    reasons += ran.untested if ran is not None else ()
-    message = f"{metric} was not measured" + (f" ({'; '.join(reasons)})" if reasons else "")
+    for one in alternatives(metric):
+        lane = one.partition(".")[0]
+        for place in dict.fromkeys((spec.suite or lane, lane, *_lanes_of(lane))):
+            if place in evidence.untested:
+                reasons.append(f"{place}: {evidence.untested[place]}")
+            elif place in evidence.summaries:
+                reasons += (of_suite(place, text) for text in evidence.summaries[place].untested)
+    metric = alternatives(metric)[0]
+    message = f"{metric} was not measured" + (f" ({'; '.join(dict.fromkeys(reasons))})" if reasons else "")
     return spec.finding(Status.UNTESTED, message, metric=metric)
+
+
+def of_suite(suite: str, text: str) -> str:
+    """A suite's own words, which often begin with its name."""
+    return text if text.startswith(f"{suite}:") else f"{suite}: {text}"
 
 
 def blind_spot(spec: RuleSpec, summary: Summary) -> str:
@@ -176,5 +182,5 @@ def _summaries(spec: RuleSpec, evidence: CandidateEvidence) -> Iterator[tuple[st
 
 
 def _lanes_of(lane: str) -> tuple[str, ...]:
-    # Metrics of the fidelity suite are named by how positions were computed, not by the suite.
-    return ("fidelity", "panel") if lane in ("prefill", "decode") else ()
+    # Metrics of positions are named by how these were computed: prefill and decode are fidelity's, topk_* are topk's.
+    return ("fidelity", "panel") if lane in ("prefill", "decode") else (lane.partition("_")[0],)

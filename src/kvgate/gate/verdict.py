@@ -20,7 +20,7 @@ from kvgate.core.units import number_text
 from kvgate.core.verdict import CandidateEvidence, Decision, Finding, Status, Verdict
 from kvgate.gate.ladder import next_step
 from kvgate.gate.policy import Policy
-from kvgate.gate.rule import RuleSpec, Setting, alternatives
+from kvgate.gate.rule import RuleSpec, Setting, alternatives, of_suite
 from kvgate.stats.multiplicity import holm_adjusted
 
 #: `use` of findings that every policy gets.
@@ -156,22 +156,17 @@ def _nothing_decided(evidence: CandidateEvidence, policy: Policy) -> Finding:
     return Finding("policy", BUILT_IN, "decide", Status.INCONCLUSIVE, f"{why}: nothing was decided")
 
 
-def _of_suite(suite: str, text: str) -> str:
-    return text if text.startswith(f"{suite}:") else f"{suite}: {text}"
-
-
 def _untested(evidence: CandidateEvidence, findings: Sequence[Finding]) -> tuple[str, ...]:
-    """Everything that this verdict does not cover, each thing once."""
+    """What this verdict does not cover, each thing once; a finding that is untested says so itself, and not again."""
     lines = [f"{what}: {reason}" for what, reason in evidence.untested.items()]
     for place, deltas in evidence.deltas.items():
         unknown = [d.field for d in deltas if d.status is Sameness.UNKNOWN]
         if unknown:
             lines.append(f"{place}: not known to be equal between the arms: {', '.join(unknown)}")
-    lines += [f"{f.rule}: {f.message}" for f in findings if f.status is Status.UNTESTED]
-    lines += [f"{f.rule}: {f.message}" for f in findings if f.role == "guard" and f.status is Status.INCONCLUSIVE]
     lines += [f"{f.rule} (guard): {f.blind_spot}" for f in findings if f.blind_spot and f.status is not Status.FAIL]
     said = " ".join(f.blind_spot for f in findings)
     for suite, summary in evidence.summaries.items():
-        lines += [_of_suite(suite, text) for text in summary.untested]
-        lines += [_of_suite(suite, text) for text in summary.blind_spots if text not in said]
-    return tuple(dict.fromkeys(lines))
+        lines += [of_suite(suite, text) for text in summary.untested]
+        lines += [of_suite(suite, text) for text in summary.blind_spots if text not in said]
+    messages = [f.message for f in findings if f.status is Status.UNTESTED]
+    return tuple(line for line in dict.fromkeys(lines) if not any(line in message for message in messages))

@@ -19,13 +19,15 @@ MIN_BASE_MEAN = 0.10
 MIN_BASE_SE = 3.0
 
 
-def mcnemar(breaks: int, repairs: int, alternative: str = "greater") -> Test:
+def mcnemar(breaks: int, repairs: int, alternative: str = "greater", *, could_break: int | None = None) -> Test:
     """Exact McNemar test: are breaks (base right, candidate wrong) more than repairs (the reverse)?
 
     Under the null each discordant pair is a fair coin. No discordant pair gives p = 1.
 
     Args:
         alternative: "greater" (more breaks), "less" or "two-sided".
+        could_break: cases that the base has right; all of them broken is the worst that could happen, and gives
+            `best_p` of "greater".
 
     Raises:
         ValueError: a negative count or another alternative.
@@ -36,7 +38,8 @@ def mcnemar(breaks: int, repairs: int, alternative: str = "greater") -> Test:
         raise ValueError(f"mcnemar({breaks}, {repairs}, {alternative!r}): counts are 0 or more; greater|less|two-sided")
     n = breaks + repairs
     p = float(binomtest(breaks, n, 0.5, alternative=alternative).pvalue) if n else 1.0
-    return Test(float(breaks - repairs), p, alternative, "McNemar, exact binomial on discordant pairs", n)
+    best = 0.5**could_break if could_break is not None and alternative == "greater" else None
+    return Test(float(breaks - repairs), p, alternative, "McNemar, exact binomial on discordant pairs", n, best)
 
 
 def paired_difference(

@@ -70,10 +70,11 @@ class Breaks(BaseRule):
         if not isinstance(net, Test) or not isinstance(confirmed, Estimate) or not isinstance(critical, Estimate):
             return untested(spec, evidence, names[0], "its three metrics are a test and two counts")
         if not confirmed.n or confirmed.value is None or critical.value is None:
-            return untested(spec, evidence, names[1], confirmed.why or critical.why or "no prompt was compared")
+            return untested(spec, evidence, names[1], confirmed.why or critical.why or "no prompt could show a break")
         open_ = find(spec, evidence, f"{spec.params.prefix}.undecided_breaks")
         undecided = open_.measure.value if open_ is not None and isinstance(open_.measure, Estimate) else 0.0
-        return _decide(spec, setting, net, confirmed, round(critical.value), round(undecided or 0.0), summary)
+        counts = round(critical.value), round(undecided or 0.0)
+        return _decide(spec, setting, net, confirmed, *counts, summary, tagged=critical.n > 0)
 
 
 def _decide(
@@ -84,6 +85,8 @@ def _decide(
     critical: int,
     undecided: int,
     summary: Summary,
+    *,
+    tagged: bool,
 ) -> Finding:
     prompts, seen = confirmed.n, round(confirmed.value or 0)
     breaks = round((net.n + net.statistic) / 2)
@@ -102,6 +105,8 @@ def _decide(
         why = "the reruns decide: find out why they failed"
     else:
         status, message = Status.PASS, "none to explain"
+        if net.best_p is not None and net.best_p > setting.alpha and not tagged:
+            message += f", in too few to fail on: all of them broken would give p = {number_text(net.best_p)}"
     return spec.finding(
         status,
         f"{counts}: {message}",

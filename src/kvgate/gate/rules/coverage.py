@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from kvgate.core.estimate import Estimate
 from kvgate.core.suite import Summary
 from kvgate.core.verdict import CandidateEvidence, Finding, Status
 from kvgate.gate.rule import BaseRule, Example, RuleParams, RuleSpec, Setting, alternatives
@@ -44,15 +45,16 @@ def _quote(lines: Sequence[str]) -> str:
     return "; ".join(lines[:_QUOTED]) + more
 
 
-def _example(what: str, errors: list[str], status: Status, ran: bool = True, share: float = 0.1) -> Example:
-    evidence = CandidateEvidence(
-        "c", "q8_0", "q8_0", {}, summaries={"s": Summary()} if ran else {}, errors={"s": errors}
-    )
+def _example(
+    what: str, errors: list[str], status: Status, *, ran: bool = True, share: float = 0.1, measured: bool = True
+) -> Example:
+    summary = Summary({"s.kl": Estimate(0.0, 0.0, 0.0, 0.9, 1, 1, "nat", "example")} if measured else {})
+    evidence = CandidateEvidence("c", "q8_0", "q8_0", {}, summaries={"s": summary} if ran else {}, errors={"s": errors})
     return Example(what, {"suites": ["s"], "max_error_share": share}, evidence, (status,))
 
 
 class Coverage(BaseRule):
-    """One finding a suite: missing UNTESTED, too many failures INCONCLUSIVE, else PASS."""
+    """One finding a suite: too many failures INCONCLUSIVE, missing or without any metric UNTESTED, else PASS."""
 
     name = "coverage"
     Params = Params
@@ -66,6 +68,8 @@ class Coverage(BaseRule):
         ),
         _example("a line that cannot be read", ["some answers are missing"], Status.INCONCLUSIVE),
         _example("the suite did not run", [], Status.UNTESTED, ran=False),
+        _example("the suite ran and measured nothing", [], Status.UNTESTED, measured=False),
+        _example("it measured nothing, since all failed", ["20 of 20 answers: x"], Status.INCONCLUSIVE, measured=False),
     )
 
     def judge(self, spec: RuleSpec, evidence: CandidateEvidence, setting: Setting) -> tuple[Finding, ...]:
@@ -88,6 +92,10 @@ class Coverage(BaseRule):
                 f"{suite}: {share:.1%} of the answers are engine failures, {allowed:.1%} allowed: {_quote(lines)}",
                 threshold=allowed,
             )
+        summary = evidence.summaries[suite]
+        if not summary.metrics:
+            why = "; ".join(summary.untested) or "no result"
+            return spec.finding(Status.UNTESTED, f"{suite} ran and measured nothing: {why}")
         holes = f", {share:.1%} engine failures" if share else ""
         return spec.finding(Status.PASS, f"{suite} ran{holes}", threshold=allowed)
 

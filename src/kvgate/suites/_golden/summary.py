@@ -74,7 +74,7 @@ def _break_metrics(found: Sequence[Outcome], testable: Sequence[Outcome]) -> dic
     repairs = sum(o.repair for o in found)
     n = len(testable)
     metrics: dict[MetricId, Measure] = {
-        "golden.net_breaks": mcnemar(len(confirmed), repairs),
+        "golden.net_breaks": mcnemar(len(confirmed), repairs, could_break=n),
         "golden.confirmed_breaks": _count(len(confirmed), n),
         "golden.critical_breaks": _count(sum(o.confirmed for o in critical), len(critical)),
         "golden.unconfirmed_breaks": _count(sum(bool(o.pair.break_class) and not o.confirmed for o in found), n),
