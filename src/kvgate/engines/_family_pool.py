@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from math import ceil
 
-from kvgate.core.deployment import Expected
+from kvgate.core.deployment import CachePart, Expected
 from kvgate.core.engine import Request, Settings
 from kvgate.core.source import Source
 from kvgate.core.units import MIB_BYTES
@@ -39,6 +39,16 @@ def expected_of(
         parts_mib=() if pool is None else (pool,),
         lossless_against=(*codec(stored.codec).lossless_from, stored.codec),
     )
+
+
+def part_of(expected: Expected, tokens: int | None, k: str | None, v: str | None, layers: int) -> tuple[CachePart, ...]:
+    """The pool that a log tells only the tokens of; MiB of K and V are those tokens times the plan's bytes."""
+    if tokens is None or k is None or v is None or not expected.parts_mib:
+        return ()
+    kind, planned, k_mib, v_mib = expected.parts_mib[0]
+    share = tokens / planned if planned else 0.0
+    k_mib, v_mib = round(k_mib * share, 2), round(v_mib * share, 2)
+    return (CachePart(kind=kind, cells=tokens, layers=layers, k_codec=k, v_codec=v, k_mib=k_mib, v_mib=v_mib),)
 
 
 def _pool(

@@ -20,17 +20,15 @@ from kvgate.core.deployment import (
     Loud,
     Note,
     ScaleSeen,
-    Subject,
 )
 from kvgate.core.engine import Launch
-from kvgate.core.errors import UserError
 from kvgate.core.units import GIB_BYTES, MIB_BYTES
 from kvgate.enginefacts.log_patterns import load
+from kvgate.engines._family_log import contradicted, log_of, subject_of, unread
 from kvgate.engines._sglang_info import ServerInfo
+from kvgate.engines._sglang_resolve import ENGINE, FAMILY
 from kvgate.plan.log_values import StartLog
-from kvgate.plan.logs import read_log
 
-ENGINE: Final = "sglang"
 ATTACHED: Final = "attached"
 #: The log prints gigabytes with two decimals; half a unit of the last.
 _ROUNDED_MIB: Final = 0.005 * GIB_BYTES / MIB_BYTES
@@ -46,27 +44,16 @@ _OURS: Final = "requested-not-applied"
 _SAME_ELEMENTS: Final = {"mxfp8": "fp8_e4m3"}
 
 
-def log_of(lines: Sequence[str]) -> StartLog | None:
-    """The load log; None where it is none of SGLang's or says nothing."""
-    try:
-        log = read_log("\n".join(lines))
-    except UserError:
-        return None
-    return log if log.engine == ENGINE else None
-
-
 def deployment_of(
     launch: Launch, lines: Sequence[str], info: ServerInfo, *, package: str, version: str | None, note: Note
 ) -> Deployment:
     """Requested and observed of one server that we started. A log that says nothing leaves types and sizes unknown."""
-    log, want = log_of(lines), launch.request
+    log = log_of(ENGINE, lines)
     return Deployment(
         identity=_identity(launch, log, info, package, version),
-        subject=Subject(
-            spelling=want.spelling or str(want.recipe), requested=str(want.recipe), effective=str(launch.effective)
-        ),
+        subject=subject_of(launch),
         loud=Loud(backend=_backend(log, info)),
-        consequence=consequence_of(log, len(want.model.geometry.layers)),
+        consequence=consequence_of(log, len(launch.request.model.geometry.layers)),
         note=note,
         evidence=evidence_of(log, info, f"package {package} {version}" if version else ""),
     )
@@ -181,18 +168,8 @@ def evidence_of(log: StartLog | None, info: ServerInfo, package: str = "") -> tu
 
 def engaged(expected: Expected, observed: Deployment) -> Engaged:
     """Hold types, tokens and bytes of the log against the plan; all that was planned must agree."""
-    lines = observed.evidence
-    if observed.note.place != ATTACHED:
-        if observed.identity.version is None:
-            return _no("the version of SGLang's package could not be read", lines)
-        known = load(ENGINE)
-        if not known.knows(observed.identity.version):
-            return Engaged(
-                Engagement.UNOBSERVED,
-                f"SGLang {observed.identity.version} is outside of what was read ({known.known_since} up to "
-                f"{known.known_until}): the meaning of its log is not certain",
-                lines,
-            )
+    if observed.note.place != ATTACHED and (why := unread(FAMILY, observed)):
+        return why
     return _held(expected, observed)
 
 
@@ -201,7 +178,7 @@ def _held(expected: Expected, observed: Deployment) -> Engaged:
     ours = observed.note.place != ATTACHED
     if seen.k_codec is None or seen.v_codec is None:
         if ours:
-            return _no("the load log names no KV cache type", lines)
+            return contradicted("the load log names no KV cache type", lines)
         return Engaged(Engagement.UNOBSERVED, "an attached server without a log that names its KV cache type", lines)
     for what, want, got in (("K type", expected.k_codec, seen.k_codec), ("V type", expected.v_codec, seen.v_codec)):
         if _SAME_ELEMENTS.get(want) == got:
@@ -210,11 +187,11 @@ def _held(expected: Expected, observed: Deployment) -> Engaged:
             )
         # E4M3 is stored as the platform has it, on AMD before MI350 as FNUZ; nothing else may be another format.
         if want != got and (want, got) != ("fp8_e4m3", "fp8_e4m3fnuz"):
-            return _no(f"{what}: asked for {want}, the log says {got}", lines)
+            return contradicted(f"{what}: asked for {want}, the log says {got}", lines)
     if why := _scales_lost(observed) or _wrong_room(expected, seen):
-        return _no(why, lines)
+        return contradicted(why, lines)
     if broken := next((line for line in lines if line.startswith("log: ")), ""):
-        return _no(broken.removeprefix("log: "), lines)
+        return contradicted(broken.removeprefix("log: "), lines)
     if not expected.parts_mib:
         return Engaged(Engagement.CONFIRMED, f"the log says {seen.k_codec}; its capacity was not predicted", lines)
     tokens = expected.parts_mib[0][1]
@@ -246,7 +223,3 @@ def _wrong_room(expected: Expected, seen: Consequence) -> str:
             f"memory: {tokens:,} tokens in {expected.k_codec} take {planned:,.1f} MiB, the log says {seen.kv_mib:,.1f}"
         )
     return ""
-
-
-def _no(reason: str, lines: Sequence[str]) -> Engaged:
-    return Engaged(Engagement.CONTRADICTED, reason, tuple(lines))

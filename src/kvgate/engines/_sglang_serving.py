@@ -13,13 +13,14 @@ from kvgate.core.engine import Attach, Available, Generate, Generated, Lane, Lau
 from kvgate.core.errors import BadAnswer
 from kvgate.engines._attached import describe
 from kvgate.engines._family_child import Started, family, listens
+from kvgate.engines._family_log import log_of
 from kvgate.engines._http import check_url
 from kvgate.engines._kvlog import LogFacts
 from kvgate.engines._openai_session import OpenAISession
 from kvgate.engines._sglang_info import PATHS, ServerInfo, info_of
 from kvgate.engines._sglang_logprobs import PastTheCache
-from kvgate.engines._sglang_observe import ATTACHED, ENGINE, consequence_of, deployment_of, evidence_of, log_of
-from kvgate.engines._sglang_resolve import FAMILY, MODEL_NAME
+from kvgate.engines._sglang_observe import ATTACHED, consequence_of, deployment_of, evidence_of
+from kvgate.engines._sglang_resolve import ENGINE, FAMILY, MODEL_NAME
 from kvgate.plan.log_text import lines_of
 
 #: Written after the server has answered its own first request; in all versions read.
@@ -121,7 +122,7 @@ class SglangAttached(SglangSession):
         pages: dict[str, Any] = {}
         with suppress(BadAnswer):
             pages["/v1/models"] = await self.get_json("/v1/models")
-        info, log = await self.info(), log_of(self._lines)
+        info, log = await self.info(), log_of(ENGINE, self._lines)
         made = describe(self._http.url, self._spelling, pages, LogFacts(consequence_of(log), ()))
         told = {
             "engine": ENGINE,

@@ -11,7 +11,6 @@ from fractions import Fraction
 from typing import Final, NamedTuple
 
 from kvgate.core.deployment import (
-    CachePart,
     Consequence,
     Deployment,
     Engaged,
@@ -20,19 +19,18 @@ from kvgate.core.deployment import (
     Identity,
     Loud,
     Note,
-    Subject,
 )
 from kvgate.core.engine import Launch
-from kvgate.core.errors import UserError
 from kvgate.core.recipe import Recipe
 from kvgate.core.units import MIB_BYTES
 from kvgate.enginefacts.log_patterns import load
 from kvgate.engines._attached import hold_against
+from kvgate.engines._family_log import contradicted, log_of, subject_of, unread
+from kvgate.engines._family_pool import part_of
+from kvgate.engines._trtllm_resolve import ENGINE, FAMILY
 from kvgate.plan.log_values import StartLog
-from kvgate.plan.logs import read_log
 from kvgate.plan.price import native_codec, price
 
-ENGINE: Final = "trtllm"
 ATTACHED: Final = "attached"
 _EVIDENCE: Final = (
     *("version", "requested_dtype", "backend", "bytes_per_token", "available", "allocated", "tokens", "blocks"),
@@ -41,23 +39,12 @@ _EVIDENCE: Final = (
 _LOG: Final = "log: "
 
 
-def log_of(lines: Sequence[str]) -> StartLog | None:
-    """The load log; None where it is none of TensorRT-LLM's or says nothing."""
-    try:
-        log = read_log("\n".join(lines))
-    except UserError:
-        return None
-    return log if log.engine == ENGINE else None
-
-
 def deployment_of(launch: Launch, lines: Sequence[str], *, package: str, version: str | None, note: Note) -> Deployment:
     """Requested and observed of one server that we started."""
-    log, want = log_of(lines), launch.request
+    log = log_of(ENGINE, lines)
     return Deployment(
         identity=_identity(launch, log, package, version),
-        subject=Subject(
-            spelling=want.spelling or str(want.recipe), requested=str(want.recipe), effective=str(launch.effective)
-        ),
+        subject=subject_of(launch),
         loud=Loud(backend=None if log is None else log.word("backend")),
         consequence=_consequence(launch, log),
         note=note,
@@ -156,31 +143,14 @@ def _consequence(launch: Launch, log: StartLog | None) -> Consequence:
     stored = _stored(launch, log).codec
     layers = len(launch.request.model.geometry.layers)
     tokens, kv_bytes = log.tokens, log.whole("allocated")
+    planned = stored if stored == launch.expected.k_codec else None
     return Consequence(
         k_codec=stored,
         v_codec=stored,
         kv_mib=None if kv_bytes is None else round(kv_bytes / MIB_BYTES, 2),
         cells=tokens,
         layers=layers,
-        parts=_parts(launch.expected, tokens, stored, layers),
-    )
-
-
-def _parts(expected: Expected, tokens: int | None, stored: str | None, layers: int) -> tuple[CachePart, ...]:
-    if tokens is None or stored is None or stored != expected.k_codec or not expected.parts_mib:
-        return ()
-    kind, planned, k_mib, v_mib = expected.parts_mib[0]
-    share = tokens / planned if planned else 0.0
-    return (
-        CachePart(
-            kind=kind,
-            cells=tokens,
-            layers=layers,
-            k_codec=stored,
-            v_codec=stored,
-            k_mib=round(k_mib * share, 2),
-            v_mib=round(v_mib * share, 2),
-        ),
+        parts=part_of(launch.expected, tokens, planned, planned, layers),
     )
 
 
@@ -201,31 +171,21 @@ def engaged(expected: Expected, observed: Deployment) -> Engaged:
     if observed.note.place == ATTACHED:
         return hold_against(expected, observed)
     seen, lines = observed.consequence, observed.evidence
-    if observed.identity.version is None:
-        return _no("the version of TensorRT-LLM's package could not be read", lines)
-    known = load(ENGINE)
-    if not known.knows(observed.identity.version):
-        return Engaged(
-            Engagement.UNOBSERVED,
-            f"TensorRT-LLM {observed.identity.version} is outside of what was read ({known.known_since} up to "
-            f"{known.known_until}): the meaning of its log is not certain",
-            lines,
-        )
+    if why := unread(FAMILY, observed):
+        return why
     if broken := next((line for line in lines if line.startswith(_LOG)), ""):
-        return _no(broken.removeprefix(_LOG), lines)
+        return contradicted(broken.removeprefix(_LOG), lines)
     if expected.parts_mib and seen.cells is not None and seen.cells != expected.parts_mib[0][1]:
         planned = expected.parts_mib[0][1]
-        return _no(f"capacity: {planned:,} tokens were planned, the log says {seen.cells:,} tokens", lines)
+        return contradicted(f"capacity: {planned:,} tokens were planned, the log says {seen.cells:,} tokens", lines)
     if seen.k_codec is None or seen.v_codec is None:
         return Engaged(
             Engagement.UNOBSERVED, "the log echoes the arguments; it does not say how many bytes a token takes", lines
         )
     if seen.k_codec != expected.k_codec:
-        return _no(f"KV type: asked for {expected.k_codec}, a token takes as many bytes as in {seen.k_codec}", lines)
+        return contradicted(
+            f"KV type: asked for {expected.k_codec}, a token takes as many bytes as in {seen.k_codec}", lines
+        )
     return Engaged(
         Engagement.CONFIRMED, f"a token takes {expected.bytes_per_token:,} bytes, as in {expected.k_codec}", lines
     )
-
-
-def _no(reason: str, lines: Sequence[str]) -> Engaged:
-    return Engaged(Engagement.CONTRADICTED, reason, tuple(lines))

@@ -11,11 +11,12 @@ from kvgate.core.engine import Attach, Available, Lane, Launch, Missing, TopKRow
 from kvgate.core.errors import BadAnswer, EngineError
 from kvgate.engines._attached import describe
 from kvgate.engines._family_child import Started, family
+from kvgate.engines._family_log import log_of
 from kvgate.engines._http import HttpClient, check_url
 from kvgate.engines._kvlog import LogFacts
 from kvgate.engines._openai_session import OpenAISession
-from kvgate.engines._trtllm_observe import ATTACHED, ENGINE, deployment_of, evidence_of, log_of
-from kvgate.engines._trtllm_resolve import FAMILY
+from kvgate.engines._trtllm_observe import ATTACHED, deployment_of, evidence_of
+from kvgate.engines._trtllm_resolve import ENGINE, FAMILY
 from kvgate.engines._trtllm_tokens import FolderTokens
 from kvgate.plan.log_text import lines_of
 
@@ -125,7 +126,7 @@ class TrtllmAttached(TrtllmSession):
         for path in ("/v1/models", "/version"):
             with suppress(BadAnswer):
                 pages[path] = await self.get_json(path)
-        log = log_of(self._lines)
+        log = log_of(ENGINE, self._lines)
         room = Consequence() if log is None else Consequence(cells=log.tokens)
         made = describe(self._http.url, self._spelling, pages, LogFacts(room, ()))
         told = {"engine": ENGINE, "version": made.identity.version or (None if log is None else log.version)}

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kvgate.core.deployment import (
-    CachePart,
     Consequence,
     Deployment,
     Engaged,
@@ -18,14 +17,13 @@ from kvgate.core.deployment import (
     Loud,
     Note,
     ScaleSeen,
-    Subject,
 )
 from kvgate.core.engine import Launch
-from kvgate.core.errors import UserError
 from kvgate.core.recipe import parse
 from kvgate.core.units import MIB_BYTES
-from kvgate.enginefacts.log_patterns import load
 from kvgate.engines._attached import hold_against
+from kvgate.engines._family_log import contradicted, log_of, subject_of, unread
+from kvgate.engines._family_pool import part_of
 from kvgate.engines._vllm_layers import (
     LayerSeen,
     codec_of,
@@ -35,8 +33,8 @@ from kvgate.engines._vllm_layers import (
     shared_word,
 )
 from kvgate.engines._vllm_recipe import ENGINE
+from kvgate.engines._vllm_resolve import FAMILY
 from kvgate.plan.log_values import StartLog
-from kvgate.plan.logs import read_log
 
 ATTACHED: Final = "attached"
 #: The gauge whose labels are the engine's own cache configuration.
@@ -85,18 +83,11 @@ def cache_labels(metrics: str) -> dict[str, str]:
 
 def deployment_of(launch: Launch, lines: Sequence[str], seen: Seen) -> Deployment:
     """Requested and observed of one server. A log that says nothing leaves types and sizes unknown."""
-    try:
-        log: StartLog | None = read_log("\n".join(lines))
-    except UserError:
-        log = None
+    log = log_of(ENGINE, lines)
     layers = layers_of(lines)
     return Deployment(
         identity=_identity(launch, log, lines, seen),
-        subject=Subject(
-            spelling=launch.request.spelling or str(launch.request.recipe),
-            requested=str(launch.request.recipe),
-            effective=str(launch.effective),
-        ),
+        subject=subject_of(launch),
         loud=_loud(launch, log, layers),
         consequence=_consequence(launch, log, layers, seen),
         note=seen.note,
@@ -213,7 +204,7 @@ def _consequence(launch: Launch, log: StartLog | None, layers: Sequence[LayerSee
     k, v = (None, None) if _disagreement(log, layers, seen) else (log.stored.k, log.stored.v)
     k_scale, v_scale = _scales(launch, log, layers)
     tokens, kv_bytes = log.tokens, log.kv_bytes
-    parts = _parts(launch.expected, tokens, k, v, len(launch.request.model.geometry.layers))
+    parts = part_of(launch.expected, tokens, k, v, len(launch.request.model.geometry.layers))
     return Consequence(
         k_codec=k,
         v_codec=v,
@@ -241,25 +232,6 @@ def _disagreement(log: StartLog, layers: Sequence[LayerSeen], seen: Seen) -> str
     if "the log" not in told or len({c for codecs in told.values() for c in codecs}) < 2:
         return ""
     return _DISAGREE + ", ".join(f"{who}: {' and '.join(codecs)}" for who, codecs in told.items())
-
-
-def _parts(expected: Expected, tokens: int | None, k: str | None, v: str | None, layers: int) -> tuple[CachePart, ...]:
-    """The pool of blocks. vLLM prints its tokens; MiB of K and V are those tokens times the plan's bytes."""
-    if tokens is None or k is None or v is None or not expected.parts_mib:
-        return ()
-    kind, planned, k_mib, v_mib = expected.parts_mib[0]
-    share = tokens / planned if planned else 0.0
-    return (
-        CachePart(
-            kind=kind,
-            cells=tokens,
-            layers=layers,
-            k_codec=k,
-            v_codec=v,
-            k_mib=round(k_mib * share, 2),
-            v_mib=round(v_mib * share, 2),
-        ),
-    )
 
 
 def _evidence(launch: Launch, log: StartLog | None, layers: Sequence[LayerSeen], seen: Seen) -> tuple[str, ...]:
@@ -307,31 +279,25 @@ def engaged(expected: Expected, observed: Deployment) -> Engaged:
     if observed.note.place == ATTACHED:
         return hold_against(expected, observed)
     seen, lines = observed.consequence, observed.evidence
-    if observed.identity.version is None:
-        return _no("the version of vLLM's package could not be read", lines)
-    if not load(ENGINE).knows(observed.identity.version):
-        known = load(ENGINE)
-        return Engaged(
-            Engagement.UNOBSERVED,
-            f"vLLM {observed.identity.version} is outside of what was read ({known.known_since} up to "
-            f"{known.known_until}): the meaning of its log is not certain",
-            lines,
-        )
+    if why := unread(FAMILY, observed):
+        return why
     if seen.k_codec is None or seen.v_codec is None:
         told = next((line for line in lines if line.startswith(_DISAGREE)), "the load log names no KV cache type")
-        return _no(told, lines)
+        return contradicted(told, lines)
     for what, want, got in (("K type", expected.k_codec, seen.k_codec), ("V type", expected.v_codec, seen.v_codec)):
         if want != got:
-            return _no(f"{what}: asked for {want}, the log says {got}", lines)
+            return contradicted(f"{what}: asked for {want}, the log says {got}", lines)
     if wrong := _scales_wrong(observed):
-        return _no(wrong, lines)
+        return contradicted(wrong, lines)
     planned = expected.parts_mib[0][1] if expected.parts_mib else None
     if planned is not None and seen.cells != planned:
         got_tokens = "no tokens" if seen.cells is None else f"{seen.cells:,} tokens"
-        return _no(f"capacity: {planned:,} tokens in {expected.k_codec} were planned, the log says {got_tokens}", lines)
+        return contradicted(
+            f"capacity: {planned:,} tokens in {expected.k_codec} were planned, the log says {got_tokens}", lines
+        )
     broken = next((line for line in lines if line.startswith("log: ")), "")
     if broken:
-        return _no(broken.removeprefix("log: "), lines)
+        return contradicted(broken.removeprefix("log: "), lines)
     if planned is None:
         return Engaged(Engagement.CONFIRMED, f"the log says {seen.k_codec}; its capacity was not predicted", lines)
     return Engaged(
@@ -352,7 +318,3 @@ def _scales_wrong(observed: Deployment) -> str:
         if seen is not None and seen.origin not in (None, wanted):
             return f"scales of {side.upper()}: the recipe says @{wanted}, the engine holds {seen.origin}"
     return ""
-
-
-def _no(reason: str, lines: Sequence[str]) -> Engaged:
-    return Engaged(Engagement.CONTRADICTED, reason, tuple(lines))
