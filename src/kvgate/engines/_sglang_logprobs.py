@@ -14,27 +14,21 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from kvgate.core.engine import Lane, TopKRow
 from kvgate.core.errors import BadAnswer
-from kvgate.engines._topk import row_of, sglang_named, sglang_rows
-from kvgate.engines.servers._server import Asks, Question, joined
-from kvgate.engines.servers.sglang import SERVER
-
-#: Positions of one request that names ids: the ids of all of them are returned at each.
-_CHUNK: Final = 64
+from kvgate.engines._topk import row_of, sglang_rows
+from kvgate.engines.servers._server import Asks, Question
+from kvgate.engines.servers.sglang import Sglang
 
 
-class PastTheCache:
+class PastTheCache(Sglang):
     """SGLang as a server whose every request has a salt, so that no answer comes from another's cache.
 
     Args:
         refused: why log-probabilities of this server mean nothing; "" where they do.
     """
-
-    name = "sglang"
-    asked_ids: int = SERVER.asked_ids
 
     def __init__(self, refused: Callable[[], Awaitable[str]]) -> None:
         self._refused = refused
@@ -45,24 +39,13 @@ class PastTheCache:
             raise BadAnswer(why, kind="degenerate_logprobs")
         if question.lane is Lane.FORCED_DECODE:
             return await self._steps(ask, question)
-        if not question.base:
-            answer = await ask.post_json("/generate", prefill_body(question.ids, question.k, _salt()))
-            return prefill_rows(answer, question.ids, question.start)
-        rows: list[TopKRow] = []
-        for start in range(question.start, len(question.ids), _CHUNK):
-            rows += await self._named(ask, question, start, min(start + _CHUNK, len(question.ids)))
-        return rows
+        return await super().score(ask, question)
 
-    async def _named(self, ask: Asks, question: Question, start: int, end: int) -> list[TopKRow]:
-        """Rows of positions start..end with the base's ids of the same positions."""
-        ids, base = question.ids[:end], question.base[start - question.start : end - question.start]
-        wanted = sorted({i for row in base for i in row.ids})[: self.asked_ids]
-        answer = await ask.post_json("/generate", prefill_body(ids, question.k, _salt(), wanted))
-        rows, named = prefill_rows(answer, ids, start), sglang_named(answer, ids, start)
-        return [
-            joined(row, {i: x for i, x in more.items() if i in set(theirs.ids)})
-            for row, more, theirs in zip(rows, named, base, strict=True)
-        ]
+    def body(self, ids: Sequence[int], start: int, k: int, wanted: Sequence[int]) -> dict[str, Any]:
+        return prefill_body(ids, k, _salt(), wanted)
+
+    def rows_of(self, answer: Any, ids: Sequence[int], start: int) -> list[TopKRow]:
+        return prefill_rows(answer, ids, start)
 
     async def _steps(self, ask: Asks, question: Question) -> list[TopKRow]:
         ids, start, salt = question.ids, question.start, _salt()

@@ -5,6 +5,9 @@ Source: SGLang 0.5.23, managers/io_struct.py and managers/tokenizer_manager.py (
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from kvgate.core.engine import Lane, TopKRow
 from kvgate.core.errors import BadAnswer
 from kvgate.engines import _topk
@@ -31,12 +34,20 @@ class Sglang:
             rows += await self._rows(ask, question, start, min(start + _CHUNK, len(question.ids)))
         return rows
 
+    def body(self, ids: Sequence[int], start: int, k: int, wanted: Sequence[int]) -> dict[str, Any]:
+        """Request for the tops of tokens `start`.. of a text; `wanted` ids are named at each."""
+        return _topk.sglang_body(ids, start, k, wanted)
+
+    def rows_of(self, answer: Any, ids: Sequence[int], start: int) -> list[TopKRow]:
+        """The tops in such an answer."""
+        return _topk.sglang_rows(answer, ids, start)
+
     async def _rows(self, ask: Asks, question: Question, start: int, end: int) -> list[TopKRow]:
         ids = question.ids[:end]
         base = question.base[start - question.start : end - question.start]
         wanted = sorted({i for row in base for i in row.ids})[: self.asked_ids]
-        answer = await ask.post_json("/generate", _topk.sglang_body(ids, start, question.k, wanted))
-        rows = _topk.sglang_rows(answer, ids, start)
+        answer = await ask.post_json("/generate", self.body(ids, start, question.k, wanted))
+        rows = self.rows_of(answer, ids, start)
         if not base:
             return rows
         named = _topk.sglang_named(answer, ids, start)
