@@ -51,6 +51,8 @@ def test_an_unknown_floor_is_named(arms) -> None:
 
 
 class Told:
+    stood_still_s = 0.0
+
     def __init__(self) -> None:
         self.updates: list[tuple[float, float, float | None]] = []
 
@@ -76,6 +78,21 @@ def test_remaining_time_is_what_was_measured() -> None:
     meter.done("b", 50, 30.0)
     assert meter.remaining_s() == pytest.approx(50 * 0.2 + 50 * 0.6)
     assert told.updates[-1] == (100, 200, pytest.approx(40.0))
+
+
+def test_time_that_a_check_was_stopped_is_no_work() -> None:
+    """An hour of Ctrl-Z within a piece leaves the rate as it was; one before it takes nothing from it."""
+    told = Told()
+    meter = Meter(told)
+    meter.plan("a", 100)
+
+    told.stood_still_s += 3600
+    meter.done("a", 25, 3600 + 10.0)
+    assert meter.remaining_s() == pytest.approx(75 * 0.4)
+    told.stood_still_s += 60
+    meter.done("a", 25, 10.0)
+    meter.done("a", 25, 10.0)
+    assert meter.remaining_s() == pytest.approx(25 * 0.4)
 
 
 def seen(arm, k_mib: float, v_mib: float, cells: int = 1024) -> dict[tuple[str, str], ArmRow]:

@@ -123,7 +123,7 @@ def ended(pid: int) -> bool:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_signals_end_a_check_in_good_order(tmp_path: Path, smollm2: Path, signum: int) -> None:
     """Sent three times: exit 130, one line, the run is marked, the engine gone, and the same command goes on."""
     store = tmp_path / "k.db"

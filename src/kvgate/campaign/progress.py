@@ -11,7 +11,13 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Where a run reports to; the command line draws it."""
+    """Where a run reports to; the command line draws it.
+
+    Attributes:
+        stood_still_s: seconds so far in which the process was stopped (Ctrl-Z); no work was done in them.
+    """
+
+    stood_still_s: float
 
     def note(self, text: str) -> None:
         """A line that stays."""
@@ -29,6 +35,8 @@ class Progress(Protocol):
 class Silent:
     """Reports nowhere."""
 
+    stood_still_s = 0.0
+
     def note(self, text: str) -> None:
         """Drop it."""
 
@@ -43,7 +51,7 @@ class Meter:
     """Weights planned and done per kind of work, and seconds spent on each."""
 
     def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+        self._progress, self._still_s = progress, progress.stood_still_s
         self._todo: dict[str, float] = defaultdict(float)
         self._done: dict[str, float] = defaultdict(float)
         self._spent_s: dict[str, float] = defaultdict(float)
@@ -56,9 +64,17 @@ class Meter:
         """Work that ended, and what it took."""
         self._todo[kind] = max(0.0, self._todo[kind] - weight)
         self._done[kind] += weight
-        self._spent_s[kind] += seconds
+        self._spent_s[kind] += self._worked_s(seconds)
         done, todo = sum(self._done.values()), sum(self._todo.values())
         self._progress.update(done, done + todo, self.remaining_s())
+
+    def _worked_s(self, seconds: float) -> float:
+        """`seconds` without those in which the process was stopped since the last piece of work ended.
+
+        A stop longer than the piece was before it, and is none of its time.
+        """
+        still_s, self._still_s = self._progress.stood_still_s - self._still_s, self._progress.stood_still_s
+        return seconds - still_s if still_s < seconds else seconds
 
     def remaining_s(self) -> float | None:
         """Seconds left at the rates seen so far."""

@@ -17,7 +17,7 @@ from kvgate.core.errors import KvgateError
 
 #: Ending engines and recording the state takes less; a signal after that ends the process as it is.
 GRACE_S = 5.0
-_ASKS_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ASKS_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class OutputLost(KvgateError):
@@ -88,7 +88,7 @@ def _guarded(stream: TextIO, *, must: bool) -> TextIO:
 
 
 def end_on_signals() -> None:
-    """SIGINT, SIGTERM and SIGHUP end the command alike: engines are closed, the run is marked, exit 130.
+    """SIGINT, SIGTERM, SIGHUP and SIGQUIT end the command alike: engines are closed, the run is marked, exit 130.
 
     The first raises KeyboardInterrupt where the main thread is; those that follow would only tear that ending, and are
     dropped for `GRACE_S`. A signal that the caller has ignored (nohup) stays ignored.
