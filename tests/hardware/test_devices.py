@@ -81,7 +81,7 @@ def test_unknown_names_get_the_nearest(text: str, says: str) -> None:
 
     assert says in str(error.value)
     assert str(error.value).endswith("or leave --device out")
-    with pytest.raises(UserError, match="; or say how large it is$"):
+    with pytest.raises(UserError, match=r"; or say how large it is$"):
         device(text, otherwise="say how large it is")
 
 

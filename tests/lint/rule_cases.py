@@ -196,6 +196,10 @@ CASES = {
         case("OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE=q5_1 ollama serve"),
         case("OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE=q4_0 ollama serve"),
     ),
+    "memory-share": (
+        case(V + "fp8 --gpu-memory-utilization 95"),
+        case(V + "fp8 --gpu-memory-utilization 0.95"),
+    ),
     "one-kv-type-many-models": (
         case("vllm serve a/b --kv-cache-dtype fp8\nvllm serve c/d --kv-cache-dtype fp8"),
         case("vllm serve a/b --kv-cache-dtype fp8\nvllm serve a/b --kv-cache-dtype fp8"),

@@ -153,3 +153,57 @@ def test_a_context_is_read_as_vllm_reads_it(word: str, tokens: int | None) -> No
     (subject,) = _subjects(commands, Options(), "")
 
     assert subject.context_tokens == (tokens or 40_960)
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("vllm serve M --gpu-memory-utilization 95", "write 0.95"),
+        ("vllm serve M --gpu-memory-utilization 0", "write a share such as 0.9"),
+        ("vllm serve M --gpu-memory-utilization nan", "write a share such as 0.9"),
+        ("python -m sglang.launch_server --model-path M --mem-fraction-static 88", "write 0.88"),
+        ("vllm serve M --gpu-memory-utilization 1", None),
+        ("vllm serve M --gpu-memory-utilization 0.92", None),
+        ("vllm serve M --gpu-memory-utilization $SHARE", None),
+        ("vllm serve M", None),
+    ],
+)
+def test_a_share_of_memory_is_a_share(text: str, fix: str | None) -> None:
+    """A percentage, nothing and no number are told; what follows from a percentage is the fix."""
+    said = found(text, "memory-share")
+
+    assert (said.fix if said else None) == fix
+
+
+def _scales(tmp_path: Path, ranks: dict[str, list[int]]) -> str:
+    """A command with a file of scales: the layers of each rank."""
+    body = {
+        "model_type": "llama",
+        "kv_cache": {
+            "dtype": "float8_e4m3fn",
+            "scaling_factor": {r: {str(i): 0.03 for i in n} for r, n in ranks.items()},
+        },
+    }
+    path = tmp_path / "scales.json"
+    path.write_text(json.dumps(body))
+    model = "--model-path meta-llama/Llama-3.1-8B-Instruct --kv-cache-dtype fp8_e4m3"
+    return f"python -m sglang.launch_server {model} --quantization-param-path {path}"
+
+
+def test_layers_counted_from_one_are_told_as_that(tmp_path: Path) -> None:
+    """The count is right and the numbers are not: both ranges are said."""
+    said = found(_scales(tmp_path, {"0": list(range(1, 33))}), "sglang-scales-layers")
+
+    assert said is not None and said.message == "layers 1 to 32 are given, and the model's are 0 to 31"
+    assert found(_scales(tmp_path, {"0": list(range(32))}), "sglang-scales-layers") is None
+
+
+def test_a_file_for_two_ranks_does_not_fit_a_server_of_one(tmp_path: Path) -> None:
+    """SGLang wants as many ranks as it runs with; a file alone, or options that cannot be seen, say nothing of that."""
+    text, rule = _scales(tmp_path, {"0": list(range(32)), "1": list(range(32))}), "sglang-scales-ranks"
+
+    said = found(text, rule)
+    assert said is not None and said.message == "there are 2 ranks, and the server runs with 1"
+    assert found(text + " --tp 2", rule) is None
+    assert found(text + " $EXTRA_ARGS", rule) is None
+    assert found(str(tmp_path / "scales.json"), rule) is None

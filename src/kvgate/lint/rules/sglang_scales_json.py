@@ -15,6 +15,7 @@ from kvgate.core.errors import UserError
 from kvgate.core.source import Source
 from kvgate.core.text import one_line
 from kvgate.lint.command import Place
+from kvgate.lint.read.argv import UNREAD
 from kvgate.lint.rule import Hit, Rule, Severity
 from kvgate.lint.subject import Subject
 from kvgate.models.read_json import read_json_object
@@ -133,7 +134,8 @@ def _rank_keys(s: Subject, f: _File) -> Iterator[Hit]:
         yield Hit(f"the key {plain!r} is no rank number: the file does not load", where, None, "", fix)
         return
     tp = int(s.number("tp") or 1)
-    if not s.given("tp") and len(f.ranks) > 1:
+    if not s.given("tp") and len(f.ranks) > 1 and (not s.command.program or s.given(UNREAD)):
+        # A file alone, or options that nobody here can see.
         return
     have = {int(k[:9]) for k in f.ranks}
     if have != set(range(tp)):
@@ -157,6 +159,8 @@ def _layer_keys(s: Subject, f: _File) -> Iterator[Hit]:
         wanted = count or max(numbers) + 1
         if numbers != set(range(wanted)):
             said = f"{len(numbers)} layers are given, and the model has {wanted}" if count else "layers are left out"
+            if len(numbers) == wanted:
+                said = f"layers {min(numbers)} to {max(numbers)} are given, and the model's are 0 to {wanted - 1}"
             yield Hit(said, where)
 
 
