@@ -10,6 +10,8 @@ import pytest
 from kvgate.core.errors import UserError
 from kvgate.core.recipe import parse
 from kvgate.core.source import Source
+from kvgate.plan.ask import Typed
+from kvgate.plan.from_log import plan_from_log
 from kvgate.plan.log_compare import GapRow, compare, overhead_of, settings_of
 from kvgate.plan.logs import read_log
 from kvgate.plan.terms import Budget, Reserved, Term
@@ -238,3 +240,18 @@ def test_ranks_are_named() -> None:
     assert got["limiting rank"].reported == "DP1"
     assert "2.54 GiB more" in got["limiting rank"].why
     assert got["sequences"].verdict == "exact"
+
+
+def test_sizes_in_two_digits_leave_tokens_open() -> None:
+    """SGLang prints K and V as 8.23 GB each (vllm issue 21348): some 220 tokens are inside of that, 1,000 are not."""
+    line = "KV Cache is allocated. #tokens: {}, K size: 8.23 GB, V size: 8.23 GB\n"
+    typed = Typed("Qwen/Qwen3-235B-A22B", kv=("bf16",), tp=4, context_tokens=40_960)
+
+    def tokens(printed: int, ranks: int = 1) -> GapRow:
+        text = "".join(f"[2025-07-22 10:00:00 TP{i}] {line.format(printed)}" for i in range(ranks))
+        return next(g for g in plan_from_log(typed, read_log(text)).given_memory if g.what == "tokens")
+
+    assert tokens(367_404).verdict == "rounding"
+    assert tokens(368_404).verdict == "differs"
+    # More ranks that print the same make no number less certain.
+    assert tokens(368_404, ranks=8).verdict == "differs"

@@ -163,12 +163,13 @@ def _tokens(log: StartLog, predicted: Reserved, memory: GapRow | None) -> GapRow
 
 
 def _token_room(log: StartLog, predicted: Reserved) -> float:
-    """Tokens that a printed GiB and one block leave open."""
+    """Tokens that printed sizes and one block leave open."""
     left = log.fact("available") or log.fact("allocated")
+    within = left.within if left is not None else cache_within(log)
     block = log.whole("block_tokens") or 16
-    if left is None or not left.within or not predicted.reserved_bytes or not predicted.tokens:
+    if not within or not predicted.reserved_bytes or not predicted.tokens:
         return block
-    return block + left.within * predicted.tokens / predicted.reserved_bytes
+    return block + within * predicted.tokens / predicted.reserved_bytes
 
 
 def _why_tokens(log: StartLog, predicted: Reserved, memory: GapRow | None, have: int) -> str:

@@ -150,8 +150,9 @@ def settings_of(log: StartLog, *, device_bytes: int | None = None, memory_fracti
 
 
 def cache_within(log: StartLog) -> float:
-    """Half a unit of the last printed digit, over all caches of the model."""
-    return sum(c.within_bytes for c in log.caches if c.context == 0)
+    """Half a unit of the last printed digit, over all caches that one rank has for the model."""
+    main = [c for c in log.caches if c.context == 0]
+    return max((sum(c.within_bytes for c in main if c.rank == rank) for rank in {c.rank for c in main}), default=0.0)
 
 
 def overhead_of(

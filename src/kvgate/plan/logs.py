@@ -264,7 +264,8 @@ class _Reading:
         v_type = word("v_type", k_type)
         if total is None:
             total = (k or 0) + (v or 0)
-        sized = [f.within for n, f in facts.items() if n in ("k", "v", "cache")]
+        # A whole that is printed is known to its own digits, a sum to those of both parts.
+        sized = [f.within for n, f in facts.items() if n == "cache" or (n in ("k", "v") and "cache" not in facts)]
         start.caches.append(
             (
                 row,
@@ -282,7 +283,7 @@ class _Reading:
                     k_bytes=k,
                     v_bytes=v,
                     total_bytes=total,
-                    within_bytes=max(sized, default=0.0),
+                    within_bytes=sum(sized),
                     line=line.number,
                     text=shown,
                 ),
