@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 import venv
 from pathlib import Path
 from typing import Any
@@ -84,17 +83,3 @@ def launch(engine: str, python: Path, folder: Path, recipe: str = "native", **ow
 def script(**fields: Any) -> dict[str, str]:
     """Environment for a stand-in."""
     return {"KVGATE_STAND_IN": json.dumps(fields)}
-
-
-def gone(pid: int, within_s: float) -> bool:
-    """Whether a process has ended; a zombie has."""
-    until = time.monotonic() + within_s
-    while time.monotonic() < until:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        if state in "ZX":
-            return True
-        time.sleep(0.02)
-    return False

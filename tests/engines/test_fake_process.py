@@ -7,10 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from process_kit import gone
 
 from kvgate.core.engine import Available, Generate, Lane
 from kvgate.core.errors import EngineDied, UserError
@@ -31,20 +31,6 @@ async def main():
         await asyncio.sleep(60)
 asyncio.run(main())
 """
-
-
-def gone(pid: int, within_s: float) -> bool:
-    """Whether a process that is no child of ours has ended; a zombie is an ended process that init has yet to reap."""
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        if state in "ZX":
-            return True
-        time.sleep(0.02)
-    return False
 
 
 @pytest.mark.kill

@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from process_kit import gone, parent_of, shown_to_others, wait_for_text
 from vllm_kit import launch, make_environment, script
 
 from kvgate.core.deployment import Engagement
@@ -60,41 +60,6 @@ def using(use: Callable[[VllmSession], Awaitable[Any]], *args: Any, **settings: 
             return await use(session)  # type: ignore[arg-type]
 
     return asyncio.run(run())
-
-
-def gone(pid: int, within_s: float) -> bool:
-    """Whether a process has ended; a zombie has."""
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        if state in "ZX":
-            return True
-        time.sleep(0.02)
-    return False
-
-
-def shown_to_others(group: int) -> list[bytes]:
-    """Command line and environment of every process of a group."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if os.getpgid(int(process.name)) == group:
-                found.append((process / "cmdline").read_bytes() + (process / "environ").read_bytes())
-        except (ProcessLookupError, FileNotFoundError):
-            continue
-    return found
-
-
-def wait_for_text(path: Path) -> None:
-    while not path.exists() or not path.read_text():
-        time.sleep(0.02)
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def test_a_server_is_started_and_read(python: Path, folder: Path) -> None:

@@ -56,6 +56,10 @@ class Started:
         return f"http://127.0.0.1:{self.note.port}"
 
 
+#: Whether a family serves; asked again and again while it loads.
+Ready = Callable[[Started], Awaitable[bool]]
+
+
 class _Keeper(_child.Child):
     """The keeper of a family, which ends it whole when its standard input ends."""
 
@@ -83,7 +87,7 @@ class _Keeper(_child.Child):
 
 
 @asynccontextmanager
-async def family(launch: Launch, of: Family, ready: Callable[[Started], Awaitable[bool]]) -> AsyncIterator[Started]:
+async def family(launch: Launch, of: Family, ready: Ready) -> AsyncIterator[Started]:
     """A server that is ready; all its processes are gone when this ends, however it ends.
 
     Args:
@@ -124,7 +128,16 @@ async def family(launch: Launch, of: Family, ready: Callable[[Started], Awaitabl
             shutil.rmtree(folder, ignore_errors=True)
 
 
-async def listens(started: Started) -> bool:
+def has_said(line: str) -> Ready:
+    """Ready once its log has such a line, and somebody listens: which may be a moment later."""
+
+    async def ready(started: Started) -> bool:
+        return any(line in said for said in started.lines()) and await _listens(started)
+
+    return ready
+
+
+async def _listens(started: Started) -> bool:
     """Whether somebody accepts connections at its address."""
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", started.note.port)
@@ -139,7 +152,7 @@ def load_timeout_s(launch: Launch) -> float:
     return LOAD_TIMEOUT_S + launch.request.model.size_bytes / _SLOWEST_BYTES_PER_S
 
 
-async def _wait(started: Started, ready: Callable[[Started], Awaitable[bool]], title: str, timeout_s: float) -> None:
+async def _wait(started: Started, ready: Ready, title: str, timeout_s: float) -> None:
     try:
         async with within(timeout_s):
             while not (ended := started.ended()):

@@ -67,7 +67,7 @@ def one_type(
             fix="correct the dtype in its config.json",
         )
     _refuse_options(recipe, given, engine)
-    side = _one_side(recipe, given, engine)
+    side = one_side(recipe, given, engine)
     name = native if side is None else _codec(side, given, geometry, native, engine, allowed)
     if side is None or name == native:
         if side is not None and (side.params or side.origin or side.transforms):
@@ -105,7 +105,8 @@ def _refuse_options(recipe: Recipe, given: str, engine: str) -> None:
             )
 
 
-def _one_side(recipe: Recipe, given: str, engine: str) -> Side | None:
+def one_side(recipe: Recipe, given: str, engine: str) -> Side | None:
+    """The type of K and V alike; None is native, or a side that is."""
     if recipe.k is None or recipe.v is None:
         return None
     if recipe.k != recipe.v:

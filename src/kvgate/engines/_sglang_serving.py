@@ -12,7 +12,7 @@ from kvgate.core.deployment import Deployment, Note
 from kvgate.core.engine import Attach, Available, Generate, Generated, Lane, Launch, Missing
 from kvgate.core.errors import BadAnswer
 from kvgate.engines._attached import describe
-from kvgate.engines._family_child import Started, family, listens
+from kvgate.engines._family_child import Started, family, has_said
 from kvgate.engines._family_log import log_of
 from kvgate.engines._http import check_url
 from kvgate.engines._kvlog import LogFacts
@@ -155,11 +155,7 @@ async def serve(launch: Launch) -> AsyncIterator[SglangServer]:
         EngineDied: it ended while loading, with the line that says why. EngineTimeout: it never was ready.
         UserError: the interpreter cannot be started.
     """
-
-    async def ready(started: Started) -> bool:
-        return any(READY in line for line in started.lines()) and await listens(started)
-
-    async with family(launch, FAMILY, ready) as started:
+    async with family(launch, FAMILY, has_said(READY)) as started:
         session = SglangServer(started, launch)
         async with session:
             await session.observe()

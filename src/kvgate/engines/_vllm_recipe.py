@@ -17,6 +17,7 @@ from typing import Final
 from kvgate.core.errors import UserError
 from kvgate.core.geometry import LayerGeometry, ModelGeometry
 from kvgate.core.recipe import Recipe, Side
+from kvgate.engines._family_recipe import one_side
 from kvgate.engines._vllm_scales import CheckpointScales
 from kvgate.formats.spec import by_spelling, codec, storable_codecs
 from kvgate.plan.keep import kept
@@ -85,7 +86,7 @@ def words_of(recipe: Recipe, given: str, geometry: ModelGeometry, *, on_cpu: boo
             fix="correct the dtype in its config.json",
         )
     _refuse_options(recipe, given)
-    side = _one_side(recipe, given)
+    side = one_side(recipe, given, ENGINE)
     allowed = storable(native, on_cpu=on_cpu)
     name = "" if side is None else _stored(side, geometry, given, allowed)
     if side is None or name == native:
@@ -130,17 +131,6 @@ def _refuse_options(recipe: Recipe, given: str) -> None:
                 f"KV recipe {given!r}: vllm cannot do {what}: one type holds all tokens of a layer",
                 fix="leave the option out, or keep whole layers native with keep=",
             )
-
-
-def _one_side(recipe: Recipe, given: str) -> Side | None:
-    if recipe.k is None or recipe.v is None:
-        return None
-    if recipe.k != recipe.v:
-        raise UserError(
-            f"KV recipe {given!r}: vllm has one KV type for K and V together",
-            fix=f"write {recipe.k.codec} or {recipe.v.codec}",
-        )
-    return recipe.k
 
 
 def storable(native: str, *, on_cpu: bool) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from kvgate.core.deployment import Deployment
 from kvgate.core.engine import Available, Lane, Launch, Missing, TopKRow
 from kvgate.core.errors import BadAnswer, EngineDied
-from kvgate.engines._family_child import Started, family, listens
+from kvgate.engines._family_child import Started, family, has_said
 from kvgate.engines._http import Reply
 from kvgate.engines._vllm_forced import forced_body, forced_rows
 from kvgate.engines._vllm_observe import Seen, cache_labels, deployment_of
@@ -110,12 +110,7 @@ async def serve(launch: Launch) -> AsyncIterator[VllmSession]:
         EngineDied: it ended while loading, with the line that says why. EngineTimeout: it never was ready.
         UserError: the interpreter cannot be started.
     """
-
-    async def ready(started: Started) -> bool:
-        # The last line of a load is written a moment before the socket listens.
-        return any(READY in line for line in started.lines()) and await listens(started)
-
-    async with family(launch, FAMILY, ready) as started:
+    async with family(launch, FAMILY, has_said(READY)) as started:
         session = VllmSession(started, launch)
         async with session:
             await session.observe()
