@@ -70,6 +70,17 @@ PUBLIC = {
         422_048,
         round(9.06 * GIB_BYTES),
     ),
+    # Two pools: layers with a window of 128 tokens have 1,365 blocks, those that see all have 22,000.
+    "trtllm-two-windows": (
+        "".join(
+            f"[TensorRT-LLM][INFO] Max KV cache blocks per sequence: 4 [window size={window}], tokens per block=32, "
+            f"primary blocks={blocks}, secondary blocks=0\n"
+            for window, blocks in ((131_072, 22_000), (128, 1_365))
+        ),
+        "trtllm",
+        704_000,
+        None,
+    ),
     "llama.cpp-2023": ("llama_init_from_file: kv self size  =  400.00 MB\n", "llama_cpp", None, 400 * MIB_BYTES),
     # llama.cpp issue 27680, from a page that swallowed the escape characters; V is stored within K.
     "llama.cpp-colours": (

@@ -35,3 +35,11 @@ def test_the_latent_cache_of_ik_llama_has_one_type() -> None:
     """Its line names one type, which K and V share."""
     log = read_log(PUBLIC["ik_llama-latent"][0])
     assert (log.stored.k, log.stored.v) == ("q8_0", "q8_0")
+
+
+def test_an_older_wording_of_the_type_is_read() -> None:
+    """vLLM of 2024 goes on with "But it may cause" where later versions say "Meanwhile"."""
+    said = "It reduces the GPU memory footprint and boosts the performance."
+    log = read_log(f"INFO config.py:385] Using fp8_e5m2 data type to store kv cache. {said} But it may cause slight\n")
+
+    assert (log.stored.k, log.stored.how) == ("fp8_e5m2", "printed")

@@ -83,6 +83,7 @@ FACTS: dict[str, str] = {
     # Room.
     "tokens": "int",
     "window_tokens": "int",
+    "pool_window_tokens": "int",  # what layers of this pool see
     "blocks": "int",
     "blocks_asked": "int",
     "block_tokens": "int",

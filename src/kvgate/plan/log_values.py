@@ -160,7 +160,7 @@ class StartLog:
     @property
     def tokens(self) -> int | None:
         """Room in tokens as the engine prints or allocates it, of the rank with the least."""
-        tokens, blocks, block = self.whole("tokens"), self.whole("blocks"), self.whole("block_tokens")
+        tokens, blocks, block = self.whole("tokens"), self._widest_blocks(), self.whole("block_tokens")
         if blocks is not None and block is None:
             block = self._block_by_concurrency(blocks)
         if tokens is None and blocks is not None and block is not None:
@@ -189,6 +189,17 @@ class StartLog:
         """ "unit" (1.0), "per-token-head", "file", "not-loaded"; None where the log cannot tell."""
         words = {str(f.value) for f in self.facts if f.name == "scales"}
         return next((w for w in ("not-loaded", "unit", "per-token-head", "file") if w in words), None)
+
+    def _widest_blocks(self) -> int | None:
+        """Blocks; where each window has a pool of its own, those of the widest, since the others bound no length."""
+        window_at = {f.line: f.number for f in self.facts if f.name == "pool_window_tokens"}
+        if len(set(window_at.values())) < 2:
+            return self.whole("blocks")
+        widest = max(window_at.values())
+        of_rank = {
+            f.rank: round(f.number) for f in self.facts if f.name == "blocks" and window_at.get(f.line) == widest
+        }
+        return min(of_rank.values(), default=None)
 
     def _device_caches(self) -> dict[str, int]:
         """Bytes by device; it is tried out in several divisions, and the last one is loaded."""
