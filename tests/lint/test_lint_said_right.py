@@ -207,3 +207,17 @@ def test_a_file_for_two_ranks_does_not_fit_a_server_of_one(tmp_path: Path) -> No
     assert found(text + " --tp 2", rule) is None
     assert found(text + " $EXTRA_ARGS", rule) is None
     assert found(str(tmp_path / "scales.json"), rule) is None
+
+
+@pytest.mark.parametrize("before", ["", "\x1b[34m0.01\x1b[0m \x1b[32mI \x1b[0m", "[34m0.01[0m [32mI [0m"])
+def test_a_coloured_log_is_held_against_the_command(tmp_path: Path, before: str) -> None:
+    """The size line says f16 where q8_0 was asked for, in colours, without, and with what a page leaves of them."""
+    log = tmp_path / "server.log"
+    log.write_text(
+        f"{before}llama_kv_cache: size =   64.00 MiB (  1024 cells,  32 layers,  1/1 seqs), K (f16):   32.00 MiB, "
+        "V (f16):   32.00 MiB\n"
+    )
+
+    report = lint("llama-server -m x.gguf -ctk q8_0 -fa on", Options(log=log))
+
+    assert "log-dtype-differs" in {f.id for f in report.findings}

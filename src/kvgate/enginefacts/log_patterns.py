@@ -22,6 +22,9 @@ from kvgate.enginefacts.facts import Ranged, version_key
 #: Characters that a pattern sees before and behind the literal it is found by.
 BEFORE_CHARS, AFTER_CHARS = 160, 1024
 
+#: Colours; where a page has swallowed the escape character, their rest ("[0m", "[1;36m") is still there.
+_COLOURS = re.compile(r"\x1b\[[0-9;:?]{0,32}[A-Za-z]|\[[0-9;]{1,12}m")
+
 #: Facts that a line may give: name -> "int", "float", "bytes" (an int, printed in a unit) or "word".
 FACTS: dict[str, str] = {
     # What runs.
@@ -181,6 +184,11 @@ class LogLines(BaseModel):
         """Whether somebody has read the lines of this version."""
         key = version_key(version)
         return version_key(self.known_since) <= key < version_key(self.known_until)
+
+
+def without_colours(line: str) -> str:
+    """A line as it reads on a terminal: what rows are looked for in."""
+    return _COLOURS.sub("", line) if "[" in line else line
 
 
 def fact_name(group: str) -> tuple[str, int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kvgate.core.errors import UserError
 from kvgate.core.text import one_line
-from kvgate.enginefacts.log_patterns import AFTER_CHARS, BEFORE_CHARS, LineRow, load
+from kvgate.enginefacts.log_patterns import AFTER_CHARS, BEFORE_CHARS, LineRow, load, without_colours
 
 #: Start logs are kilobytes; a service's whole journal is cut here.
 MAX_BYTES = 32 << 20
@@ -72,7 +72,8 @@ def _lines(text: str, engine: str) -> list[LogLine]:
         return []
     found: list[LogLine] = []
     seen: dict[str, int] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, printed in enumerate(text.splitlines(), 1):
+        line = without_colours(printed)
         for row in rows:
             if row.has not in line or (row.also and row.also not in line) or seen.get(row.id, 0) > _MAX_LINES_OF_A_KIND:
                 continue

@@ -9,7 +9,6 @@ from __future__ import annotations
 import codecs
 import io
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +16,13 @@ from typing import IO
 
 from kvgate.core.errors import UserError
 from kvgate.core.files import open_bounded
+from kvgate.enginefacts.log_patterns import without_colours
 
 HEAD_BYTES = 32 * 2**20
 TAIL_BYTES = 16 * 2**20
 #: vLLM and SGLang print their whole configuration in one line of 3 to 12 thousand characters.
 MAX_LINE_CHARS = 64 * 2**10
 _SNIFF_BYTES = 64 * 2**10
-#: Colours; where a page has swallowed the escape character, their rest ("[0m", "[1;36m") is still there.
-_ANSI = re.compile(r"\x1b\[[0-9;:?]{0,32}[A-Za-z]|\[[0-9;]{1,12}m")
 _PACKED = {b"\x1f\x8b": "gunzip -c", b"\x28\xb5\x2f\xfd": "zstdcat", b"PK\x03\x04": "unzip -p", b"BZh": "bzcat"}
 
 
@@ -102,7 +100,7 @@ def _numbered(text: IO[str], *, limit: int) -> Iterator[LogLine]:
             return
         taken += len(line)
         kept = line.rstrip("\r\n")
-        yield LogLine(number, _ANSI.sub("", kept) if "[" in kept else kept)
+        yield LogLine(number, without_colours(kept))
         while line and line[-1] not in "\r\n" and taken < limit:
             line = text.readline(MAX_LINE_CHARS)
             taken += len(line)
