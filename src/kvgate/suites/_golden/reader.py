@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import stat
 from importlib.resources import files
 from pathlib import Path
@@ -12,11 +13,16 @@ from pydantic import ValidationError
 
 from kvgate.core.errors import UserError
 from kvgate.suites._breaks.taxonomy import one_line
+from kvgate.suites._encoding import how_to_convert
 from kvgate.suites._golden.format import Prompt
 
 MAX_LINE_BYTES = 1 << 20
 MAX_FILE_BYTES = 256 << 20
 MAX_PROMPTS = 10_000
+#: Schemas and tools of real services nest under 20 levels; beyond 200, what writes and checks JSON gives up.
+MAX_DEPTH = 64
+#: A double holds no more.
+MAX_DIGITS = 300
 _FORMAT = 'one JSON object a line: {"id": ..., "messages": [{"role": "user", "content": ...}]}'
 
 
@@ -49,11 +55,11 @@ def parse_prompts(data: bytes, name: str) -> list[Prompt]:
     """
     prompts: list[Prompt] = []
     line_of: dict[str, int] = {}
-    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").splitlines(), start=1):
         where = f"{name}:{number}"
         if not line.strip():
             continue
-        prompt = _prompt(line, where)
+        prompt = _prompt(_text(line, where, data, name), where)
         if prompt.id in line_of:
             raise UserError(f"{where}: id {one_line(prompt.id)!r} is also on line {line_of[prompt.id]}")
         line_of[prompt.id] = number
@@ -65,13 +71,21 @@ def parse_prompts(data: bytes, name: str) -> list[Prompt]:
     return prompts
 
 
-def _prompt(line: bytes, where: str) -> Prompt:
+def _text(line: bytes, where: str, data: bytes, name: str) -> str:
     if len(line) > MAX_LINE_BYTES:
         raise UserError(f"{where}: {len(line):,} bytes in one line; the limit is {MAX_LINE_BYTES:,}")
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as e:
-        raise UserError(f"{where}: not UTF-8 at byte {e.start}", fix="save the file as UTF-8") from e
+        said, fix = how_to_convert(data, name)
+        raise UserError(f"{where}: not UTF-8 at byte {e.start}{said}", fix=fix) from e
+    if "\0" in text:
+        said, fix = how_to_convert(data, name)
+        raise UserError(f"{where}: a NUL byte: no text{said}", fix=fix)
+    return text
+
+
+def _prompt(text: str, where: str) -> Prompt:
     value = _json(text, where)
     if not isinstance(value, dict):
         raise UserError(f"{where}: not an object", fix=f"write {_FORMAT}")
@@ -83,13 +97,17 @@ def _prompt(line: bytes, where: str) -> Prompt:
 
 def _json(text: str, where: str) -> Any:
     try:
-        value = json.loads(text, parse_constant=_no_constant)
+        value = json.loads(
+            text, parse_constant=_no_constant, parse_float=_finite, parse_int=_whole, object_pairs_hook=_once
+        )
+        if _deeper(value, MAX_DEPTH):
+            raise RecursionError
         # An escape such as \ud800 is valid JSON and no valid text; no engine could be sent it.
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as e:
         raise UserError(f"{where}: half of a surrogate pair in a text") from e
     except RecursionError as e:
-        raise UserError(f"{where}: nested too deep") from e
+        raise UserError(f"{where}: nested too deep", fix=f"{MAX_DEPTH} levels are allowed") from e
     except ValueError as e:
         raise UserError(f"{where}: not JSON: {one_line(str(e))}", fix=f"write {_FORMAT}") from e
     return value
@@ -104,3 +122,31 @@ def _first_error(e: ValidationError) -> str:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"key {twice[:40]!r} stands twice in one object")
+    return value
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    """Whether lists and objects stand in each other more than `levels` deep."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return bool(inner) and (levels == 0 or any(_deeper(v, levels - 1) for v in inner))
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"{digits[:40]} is larger than any number here")
+    return value
