@@ -14,7 +14,7 @@ _MARKS = (
     (b"\xfe\xff", "UTF-16"),
 )
 _LOOK_BYTES = 1 << 16
-#: Letters beyond ASCII are rarer than this in the languages that Windows-1252 was made for; a few words may be anything.
+#: Letters beyond ASCII are rarer than this in the languages that Windows-1252 is for; a few words may be anything.
 _MOST_HIGH_SHARE, _FEW = 0.25, 4
 #: Controls that no text has; they mean an archive or a picture.
 _NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
