@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -428,4 +429,71 @@ def hostile() -> RunView:
         records={"golden": records, "needle": run.records["needle"]},
         manifest={a: {"value": a, "list": list(ATTACKS)} for a in ATTACKS},
         caveats=ATTACKS,
+    )
+
+
+#: A name that others give: a folder of texts, a served model's recipe in words, an engine's version, a path.
+NAME = "<b>n</b> [x](javascript:y) `c` |p\\|q \x1b]0;t\x07\x1b[31m \u202egnp\u202c " + "W" * 10_000
+
+
+def foreign() -> RunView:
+    """Every name is hostile and 10,000 characters long: candidates, floors, categories, suites, rules, versions, paths."""
+    run = realistic()
+    names = {old: f"{i}{NAME}" for i, old in enumerate(("q8_0", "q4_0", "twin", "ubatch32", "restart", "base"))}
+    evidence, verdicts = {}, []
+    for v in run.verdicts:
+        e = run.evidence[v.candidate]
+        name = names[v.candidate]
+        summaries = {
+            f"{suite}{NAME}": Summary(
+                _foreign_metrics(s.metrics),
+                dict(s.excess),
+                {names[a]: _foreign_metrics(m) for a, m in s.floor.items()},
+                (NAME,),
+                (NAME,),
+            )
+            for suite, s in e.summaries.items()
+        }
+        evidence[name] = replace(e, candidate=name, recipe=name, effective=name, summaries=summaries, loud=(NAME,))
+        findings = tuple(replace(f, rule=f"{f.rule}{NAME}", message=f"{f.message} {NAME}") for f in v.findings)
+        verdicts.append(replace(v, candidate=name, findings=findings, untested=(NAME,), policy=NAME))
+    arms = [
+        replace(a, name=names[a.name], recipe=names.get(a.recipe, NAME), effective=NAME, perturb=(NAME,))
+        for a in run.arms
+    ]
+    records = {suite: _foreign_records(r, names) for suite, r in run.records.items()}
+    model = replace(run.model, name=NAME, path=Path("/models") / NAME.replace("/", "_"), weights_dtype=NAME)
+    capacity = [replace(c, recipe=names.get(c.recipe, NAME), effective=NAME) for c in run.capacity]
+    return replace(
+        run,
+        engine=NAME,
+        policy=NAME,
+        preset=NAME,
+        model=model,
+        arms=arms,
+        evidence=evidence,
+        verdicts=verdicts,
+        records=records,
+        capacity=capacity,
+        manifest={NAME: {"path": NAME}},
+        caveats=(NAME,),
+    )
+
+
+def _foreign_metrics(metrics: Mapping[str, Measure]) -> dict[str, Measure]:
+    label = NAME.replace(",", "").replace("=", "")
+    return {m.replace("category=", f"category={label}"): e for m, e in metrics.items()}
+
+
+def _foreign_records(r: Records, names: Mapping[str, str]) -> Records:
+    cases = {i: replace(c, category=NAME, cluster=NAME, body={**c.body, "name": NAME}) for i, c in r.cases.items()}
+    return replace(
+        r,
+        base=names[r.base],
+        floors=tuple(names[a] for a in r.floors),
+        candidates=tuple(names[a] for a in r.candidates),
+        cases=cases,
+        raws={(names[a], i): x for (a, i), x in r.raws.items()},
+        scores={(names[a], i): x for (a, i), x in r.scores.items()},
+        pairs={(names[a], i): replace(p, detail=p.detail and NAME) for (a, i), p in r.pairs.items()},
     )

@@ -89,10 +89,14 @@ def test_the_verdict_comes_first() -> None:
         text.index(x)
         for x in (
             "PASS (smoke: not a ship decision)",
+            "Why Mean KL, prefill",
+            "Not tested Contexts over 1,024 tokens – and 2 more below",
+            "Next Run the default policy at your own context length",
+            "q4_0: FAIL",
             "What changed: the KV cache native → q8_0 , which this engine runs as q8_0+hadamard",
-            "Contexts over 1,024 tokens",
+            "Tool calls behind a long history",
             "kvgate check smollm2 --kv k=q8_0,v=q4_0 --policy smoke",
-            "noise floor",
+            "How to read the distances: the noise floor",
             "Mean KL by category, prefill",
         )
     ]
@@ -107,8 +111,13 @@ def test_the_verdict_comes_first() -> None:
         "1.882 × the base's tokens",
         "excess over the base's own noise",
         "takes another kernel for f16 and f32",
-        "the largest floor (ubatch32) is 0.00376 nat, which is 87 % of the candidate's 0.0043 nat",
-        "0.0522 nat 0.04176 to 0.06473",
+        "the largest floor (ubatch32) is 0.00376 nat, which is 87 % of the candidate's 0.00430 nat",
+        "0.052 nat 0.042 to 0.065",
+        "average distance of the next-token predictions from the base's; nat, 0 is identical",
+        "Mean KL, prefill, over the noise floor: 0.0484 nat (90 % interval 0.0422 to 0.0547), "
+        "all of it at or above the limit of 0.01 nat",
+        "p = 0.12 (luck alone gives this or more in 12 % of such runs)",
+        "Confirmed breaks 3 of 12 prompts",
         "Mean KL by position, prefill",
         "Confident flips (base margin over 0.1)",
         "invalid_json confirmed by reruns",
@@ -118,7 +127,7 @@ def test_the_verdict_comes_first() -> None:
         "Confirmed breaks 3 of 12",
         "equal to the engine's log",
         "12 prompts: a 22 % break rate would go unseen",
-        "20 independent units would decide at 80 % power",
+        "about 20 documents or prompts would decide (80 % power, if the estimate is true)",
         "engine.options.n_ubatch",
         "panel device unknown ? ?",
         "kernel changed: tiled flash attention -> vector flash attention",

@@ -241,7 +241,7 @@ def print_verdict(
     lines: list[tuple[str, str, str]] = []  # kind, text, style
     for f in verdict.findings:
         # The engine's own line behind " | " is in the report.
-        text = f"{f.rule}{' (guard)' if f.role == 'guard' else ''}: {one_line(f.message).split(' | ')[0]}"
+        text = f"{one_line(f.rule, 80)}{' (guard)' if f.role == 'guard' else ''}: {one_line(f.message).split(' | ')[0]}"
         if f.status is Status.INCONCLUSIVE:
             text += f"; {f.decide_n} documents or prompts would decide" if f.decide_n else f"; {f.decide_why}"
         lines.append((MARKS[f.status], text, ""))

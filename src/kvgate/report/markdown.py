@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from kvgate.core.verdict import Decision
 from kvgate.report.measure import Cell
 from kvgate.report.model import RunView
+from kvgate.report.sections.findings import FindingView
 from kvgate.report.sections.floors import floor_sentences
 from kvgate.report.sections.golden import Diff, GoldenView, Side, golden_views
 from kvgate.report.sections.needle import needle_grids
@@ -25,7 +26,7 @@ from kvgate.report.sections.setup import (
     manifest_rows,
     run_facts,
 )
-from kvgate.report.sections.verdicts import FindingView, VerdictView, overall, verdict_views
+from kvgate.report.sections.verdicts import VerdictView, overall, verdict_views
 from kvgate.report.visible import bounded, visible
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~$^]|://|(?<=www)\.|^\s*[-=>]|^\s*\d+[.)])")
@@ -51,6 +52,8 @@ def fence(text: str, info: str = "text") -> str:
 def code(text: str) -> str:
     """Inline code that `text` cannot close, safe inside a table cell."""
     line = " ".join(visible(bounded(text)).split())
+    if "\\|" in line:  # in code the backslash would be taken by another one, and the bar would end the cell
+        return escape(text)
     bar = "`" * (max((len(run) for run in re.findall("`+", line)), default=0) + 1)
     pad = " " if line.startswith("`") or line.endswith("`") else ""
     # Table cells are split at | before code spans are read, so the backslash is right even inside code.
@@ -71,7 +74,9 @@ def markdown(view: RunView, *, outputs: bool = True) -> str:
     """
     parts = [f"# kvgate: {_icon(overall(view))} {overall(view).value} – KV cache of {escape(view.model.name)}"]
     parts += [f"> {escape(c)}" for c in view.caveats]
-    for card in verdict_views(view):
+    cards = verdict_views(view)
+    parts += ["\n".join(_in_short(c) for c in cards)] if len(cards) > 1 else []
+    for card in cards:
         parts += _card(card)
     parts += ["## The noise floor", _bullets(floor_sentences(view))]
     for suite in suite_views(view):
@@ -85,8 +90,20 @@ def markdown(view: RunView, *, outputs: bool = True) -> str:
     parts += _needle(view)
     parts += _capacity(view)
     parts += _ran(view)
-    parts += ["## Reading help", _bullets(f"{word}: {meaning}" for word, meaning in GLOSSARY)]
+    parts += ["## Reading help", _bullets(f"{word}: {meaning}" for word, meaning in GLOSSARY), _meanings(view)]
     return "\n\n".join(parts) + "\n"
+
+
+def _in_short(c: VerdictView) -> str:
+    lines = f"Why: {c.why}", f"Not tested: {c.open}", f"Next: {c.next.action}"
+    return f"- {_icon(c.decision)} {code(c.candidate)}: **{escape(c.headline)}**. " + ". ".join(map(escape, lines))
+
+
+def _meanings(view: RunView) -> str:
+    """One line for each metric of the tables."""
+    tables = [lane.table for suite in suite_views(view) for lane in suite.lanes if lane.table]
+    said = {row.label: row.meaning for t in tables for row in t.rows if row.meaning}
+    return _bullets(f"{label}: {meaning}" for label, meaning in said.items())
 
 
 def _icon(decision: Decision) -> str:
@@ -122,9 +139,9 @@ def _card(c: VerdictView) -> list[str]:
 
 
 def _finding(f: FindingView) -> str:
-    facts = " · ".join(escape(x) for x in f.facts)
-    blind = f" · blind spot: {escape(f.blind_spot)}" if f.blind_spot else ""
-    return f"- **{f.status}** {code(f.rule)}: {escape(f.message)}" + (f" ({facts}{blind})" if facts or blind else "")
+    blind = [f"blind spot: {f.blind_spot}"] if f.blind_spot else []
+    more = " · ".join(escape(x) for x in (*f.details, *blind))
+    return f"- **{f.status}** {code(f.rule)}: {escape(f.says)}" + (f" ({more})" if more else "")
 
 
 def _number(c: Cell) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kvgate.core.estimate import Estimate, Measure
 from kvgate.core.suite import Summary
-from kvgate.core.units import number_text
 from kvgate.core.verdict import CandidateEvidence
+from kvgate.report.measure import estimate_text
 from kvgate.report.model import ArmView, RunView
 
 
@@ -75,17 +75,17 @@ def _floor_share(evidence: CandidateEvidence, lane: str) -> str:
     metric = f"{lane}.kl_mean"
     for summary in evidence.summaries.values():
         mine = estimate_of(summary.metrics.get(metric))
-        floors = [(e.value or 0.0, arm) for arm, e in _values(summary, metric)]
+        floors = [(e.value or 0.0, arm, e) for arm, e in _values(summary, metric)]
         if mine is None or mine.value is None or not floors:
             continue
-        largest, arm = max(floors)
+        largest, arm, floor = max(floors, key=lambda f: f[:2])
+        whole = estimate_text(mine, metric)
         if largest == 0:
-            whole = number_text(mine.value)
-            return f"{evidence.candidate}, {lane}: the floor is exactly 0, so the whole {whole} nat counts."
+            return f"{evidence.candidate}, {lane}: the floor is exactly 0, so the whole {whole} counts."
         if mine.value <= 0:
             return ""
         return (
-            f"{evidence.candidate}, {lane}: the largest floor ({arm}) is {number_text(largest)} nat, which is "
-            f"{_percent(largest / mine.value)} of the candidate's {number_text(mine.value)} nat."
+            f"{evidence.candidate}, {lane}: the largest floor ({arm}) is {estimate_text(floor, metric)}, which is "
+            f"{_percent(largest / mine.value)} of the candidate's {whole}."
         )
     return ""

@@ -13,9 +13,10 @@ from kvgate.core.estimate import Estimate, Measure
 from kvgate.core.metric import ParsedMetric, parse_metric
 from kvgate.core.units import number_text
 from kvgate.report.charts import Chart, Series, strip_chart
-from kvgate.report.measure import Cell, cell, level_text, metric_words
+from kvgate.report.measure import Cell, cell, level_text
 from kvgate.report.model import RunView
 from kvgate.report.sections.floors import estimate_of
+from kvgate.report.words import metric_meaning, metric_words
 
 _FIRST = ("kl_mean", "kl_median", "kl_p50", "kl_p90", "kl_p95", "kl_p99", "kl_p999", "kl_p99_9", "kl_max")
 _LANES = {
@@ -50,9 +51,12 @@ class TableCell:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
+    """One metric. `meaning`: what it is, in one line; "" in tables by label, which repeat the metrics above them."""
+
     label: str
     metric: str
     cells: tuple[TableCell, ...]
+    meaning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +216,7 @@ def _table(
             (names or {}).get(m) or metric_words(m),
             m,
             tuple(_table_cell(m, c, by_arm) for c in columns),
+            "" if names else metric_meaning(m),
         )
         for m in metrics
     )

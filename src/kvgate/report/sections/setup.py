@@ -267,6 +267,12 @@ def units_counted(view: RunView) -> list[str]:
 #: Words that a reader of the page may not know.
 GLOSSARY: tuple[tuple[str, str], ...] = (
     (
+        "Recipe",
+        "How the cache stores K and V: native is the model's own type, mostly 16 bits; q8_0 and q4_0 are about 8.5 and "
+        "4.5 bits a number, fp8 is 8. k=...,v=... gives K and V their own. +hadamard is a rotation before storing, "
+        "which some engines add by themselves.",
+    ),
+    (
         "KL (nat)",
         "How far the candidate's next-token distribution is from the base's: 0 is identical. Taken at every position "
         "of the same text, over the whole vocabulary unless the table says otherwise.",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvgate.core.estimate import Estimate, Test
+from kvgate.core.estimate import Estimate, Measure, Test
 from kvgate.core.source import NOT_TESTED
 from kvgate.core.units import bytes_text, number_text
 from kvgate.core.verdict import Decision, Finding, NextStep, Status, Verdict, worst
-from kvgate.report.measure import Cell, cell, level_text, metric_words, value_text
+from kvgate.report.measure import cell, level_text
 from kvgate.report.model import CapacityRow, PublishedView, RunView
+from kvgate.report.sections.findings import FindingView, finding_view, void
 
 _ORDER = (Status.INVALID, Status.FAIL, Status.INCONCLUSIVE, Status.UNTESTED, Status.WARN, Status.PASS)
 _DECIDES = {
@@ -27,18 +29,6 @@ MEANING = {
     Decision.INCONCLUSIVE: "The evidence does not decide. This is not a pass.",
     Decision.INVALID: "The comparison is void: what was asked for did not run, or the two sides are not comparable.",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class FindingView:
-    """One rule's outcome. `facts` are short phrases: observed, limit, role, how many would decide."""
-
-    status: str
-    rule: str
-    message: str
-    facts: tuple[str, ...]
-    blind_spot: str
-    observed: Cell | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +62,22 @@ class VerdictView:
     published: tuple[PublishedView, ...] | None
 
     @property
+    def why(self) -> str:
+        """The first reason, and how many more there are."""
+        if not self.reasons:
+            return "no rule explains this decision"
+        more = len(self.reasons) - 1
+        return self.reasons[0].brief + (f" – and {more} more reason{'s' if more > 1 else ''} below" if more else "")
+
+    @property
+    def open(self) -> str:
+        """The first thing that was not tested, and how many more there are."""
+        if not self.untested:
+            return "nothing that this policy asks for"
+        more = len(self.untested) - 1
+        return self.untested[0] + (f" – and {more} more below" if more else "")
+
+    @property
     def published_words(self) -> str:
         """The heading of what others say, apart from what was measured here."""
         n = len(self.published or ())
@@ -101,10 +107,10 @@ def _card(view: RunView, v: Verdict) -> VerdictView:
     effective = arm.effective if arm else evidence.effective if evidence else recipe
     findings = sorted(v.findings, key=_rank)
     deciding = _DECIDES[v.decision]
-    reasons = [finding_view(f) for f in findings if f.status in deciding]
+    reasons = [finding_view(f, evidence) for f in findings if f.status in deciding]
     if v.decision is Decision.INVALID and evidence is not None:
         said = " ".join(f.message for f in v.findings)
-        reasons += [_void(why) for why in evidence.invalid if why not in said]
+        reasons += [void(why) for why in evidence.invalid if why not in said]
     return VerdictView(
         v.candidate,
         v.decision,
@@ -115,7 +121,7 @@ def _card(view: RunView, v: Verdict) -> VerdictView:
         effective,
         tuple(_tiles(view, v.candidate, recipe, effective)),
         tuple(reasons),
-        tuple(finding_view(f) for f in findings if f.status not in deciding),
+        tuple(finding_view(f, evidence) for f in findings if f.status not in deciding),
         v.untested,
         v.next,
         tuple(c for c in v.caveats if c not in view.caveats),
@@ -128,36 +134,12 @@ def _rank(f: Finding) -> tuple[int, bool, bool, bool]:
     return (_ORDER.index(f.status), f.role != "decide", f.use == "built-in", not f.metric)
 
 
-def _void(why: str) -> FindingView:
-    return FindingView("invalid", "comparison", why, (), "", None)
-
-
-def finding_view(f: Finding) -> FindingView:
-    """A finding with its numbers in words."""
-    facts = []
-    observed = cell(f.observed, f.metric) if f.observed is not None else None
-    if observed is not None:
-        level = f"{level_text(f.observed.level)} " if isinstance(f.observed, Estimate) else ""
-        spread = f" ({level}interval {observed.interval})" if level and observed.interval else ""
-        facts.append(f"{metric_words(f.metric) or 'observed'}: {observed.text}{spread}")
-    if f.threshold is not None:
-        unit = f.observed.unit if isinstance(f.observed, Estimate) else ""
-        name = "alpha" if isinstance(f.observed, Test) else "limit"
-        facts.append(f"{name} {value_text(f.threshold, unit, f.metric if name == 'limit' else '')}")
-    if f.decide_n is not None:
-        facts.append(f"{f.decide_n:,} independent units would decide at 80 % power, if the estimate is true")
-    elif f.decide_why:
-        facts.append(f"no number would decide: {f.decide_why}")
-    facts.append("guard: may fail, cannot block a pass" if f.role == "guard" else "deciding rule")
-    return FindingView(f.status.value, f.rule, f.message, tuple(facts), f.blind_spot, observed)
-
-
 def _tiles(view: RunView, candidate: str, recipe: str, effective: str) -> list[Fact]:
     tiles = []
     row = capacity_of(view, recipe, effective)
     if row is not None:
         note = f"{number_text(row.ratio)} × the base's tokens in the same memory"
-        tiles.append(Fact("Bytes per token", bytes_text(row.bytes_per_token), note))
+        tiles.append(Fact("KV cache per token", bytes_text(row.bytes_per_token), note))
     evidence = view.evidence.get(candidate)
     if evidence is None:
         return tiles
@@ -173,12 +155,18 @@ def _tiles(view: RunView, candidate: str, recipe: str, effective: str) -> list[F
         if excess is not None:
             x = cell(excess, metric)
             note = f"over the floor: {x.text}" + (f" ({x.interval})" if x.interval else "")
-        elif metric == "golden.confirmed_breaks" and "golden.net_breaks" in summary.metrics:
-            note = f"prompts; net of repairs {cell(summary.metrics['golden.net_breaks']).text}"
+        elif metric == "golden.confirmed_breaks":
+            note = _repaired(summary.metrics.get("golden.net_breaks"))
         elif isinstance(measure, Estimate) and measure.method != "count":
             note = f"{level_text(measure.level)} interval {c.interval}" if c.interval else c.why
         tiles.append(Fact(name, c.text, note, c.title))
     return tiles
+
+
+def _repaired(net: Measure | None) -> str:
+    """The other side of the breaks: 'prompts; 1 repaired'. The test's statistic is breaks minus repairs, of n."""
+    repairs = round((net.n - net.statistic) / 2) if isinstance(net, Test) and math.isfinite(net.statistic) else 0
+    return f"prompts; {repairs} repaired" if repairs else "prompts"
 
 
 _TILE_METRICS: Sequence[tuple[str, str]] = (
