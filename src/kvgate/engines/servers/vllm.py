@@ -2,6 +2,7 @@
 
 The numbers of a whole prompt are of the prefill. vLLM 0.32 leaves its prefix cache aside for them; older ones were seen
 to answer from it with too few or stale rows (vllm#3914, #8268, #42019), which `_openai_lanes` looks for.
+`logprob_token_ids` was seen on 0.32.0 (CPU): the named ids beside the chosen one, each with its value in a top.
 Source: vLLM 0.32.0 sampling_params.py, entrypoints/openai/completion/protocol.py.
 """
 
