@@ -155,3 +155,19 @@ def test_a_pass_of_default_ships_and_a_tie_is_decided_by_need() -> None:
     assert "canary" in judge(good(), DEFAULT).next.action
     assert "decide by need" in judge(at_threshold, DEFAULT).next.action
     assert "not tested" in judge(good(summaries={}), DEFAULT).next.action
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [("llama_cpp", "MODEL.gguf"), ("vllm", "MODEL_DIR --engine vllm"), ("something", "MODEL")],
+)
+def test_a_server_that_shows_too_little_leads_to_an_engine_of_our_own(engine: str, words: str) -> None:
+    """The next command starts the engine; what only meant the servers is dropped, the person's own inputs are kept."""
+    options = ("--against", "http://a:1", "--log", "x.log", "--assume-engaged", "--golden", "my prompts.jsonl")
+    evidence = good(engine="openai", served=engine, options=options, untested={"fidelity": "no panel"})
+    evidence = replace(evidence, summaries={k: v for k, v in evidence.summaries.items() if k != "fidelity"})
+
+    step = judge(evidence, load_policy("smoke")).next
+
+    assert step.command == f"kvgate check {words} --kv q8_0 --policy smoke --golden 'my prompts.jsonl'"
+    assert "more of the same would not show it" in step.why

@@ -23,15 +23,13 @@ from kvgate.core.deployment import NOT_SAID, Expected
 from kvgate.core.engine import Attach, Launch, Request, Settings
 from kvgate.core.errors import BadAnswer, EngineBusy, EngineChanged, EngineError, UserError
 from kvgate.core.geometry import ModelFiles, ModelGeometry
-from kvgate.core.recipe import Recipe, Side, parse
+from kvgate.core.recipe import Recipe, parse
 from kvgate.core.source import Source
 from kvgate.formats.spec import by_spelling
 
 ENGINE = "openai"
 #: The base asked again: how far one server differs from itself.
 AGAIN = "again"
-#: Name of the candidate where the person does not say what it stores.
-UNNAMED = "candidate"
 #: Variables that hold the servers' keys; they are never stored.
 KEYS = {"base": "KVGATE_BASE_API_KEY", "candidate": "KVGATE_API_KEY"}
 #: KV types of recipes that nobody named, and what else nobody knows of a server elsewhere.
@@ -51,10 +49,11 @@ class Pair:
 
 
 class About(NamedTuple):
-    """What one server says of itself, or was found to hold."""
+    """What one server says of itself, or was found to hold; `stored` is its recipe, None where nothing tells it."""
 
     model: str
     context_tokens: int | None
+    stored: str | None = None
 
 
 def is_url(text: str) -> bool:
@@ -66,8 +65,8 @@ def attach(spec: CheckSpec) -> Pair:
     """Ask both servers what they are, and make the arms.
 
     Raises:
-        UserError: no base given, the same address twice, options that mean nothing here, nobody answers, or the servers
-            say that they serve different models.
+        UserError: no base given, the same address twice, options that mean nothing here, nobody answers, the servers
+            say that they serve different models, or nobody says what the candidate stores.
     """
     if spec.against is None:
         raise UserError(
@@ -97,16 +96,16 @@ def attach(spec: CheckSpec) -> Pair:
     lengths = [x.context_tokens for x in (candidate, base) if x.context_tokens]
     context = min([*lengths, *([spec.context_tokens] if spec.context_tokens else [])], default=want)
     model = _model(base.model, min(lengths, default=context))
-    name = str(recipe) if recipe is not None else UNNAMED
+    recipe = recipe if recipe is not None else _observed(candidate, spec.model)
+    name = str(recipe)
     if name in (BASE, AGAIN):
         raise UserError(f"candidate {name!r} has the name of an arm", fix="give --kv the recipe that it stores")
     settings = Settings(context_tokens=context)
 
-    def arm(name: str, role: Role, url: str, stored: Recipe | None, log: Path | None) -> Arm:
-        shown = stored if stored is not None else Recipe(Side(UNKNOWN), Side(UNKNOWN))
+    def arm(name: str, role: Role, url: str, stored: Recipe, log: Path | None) -> Arm:
         who = "candidate" if role is Role.CANDIDATE else "base"
-        launch = _launch(url, model, shown, settings, log, who, any_name=spec.same_model)
-        return Arm(name, role, frozenset({SERVING}), shown, (), launch)
+        launch = _launch(url, model, stored, settings, log, who, any_name=spec.same_model)
+        return Arm(name, role, frozenset({SERVING}), stored, (), launch)
 
     arms = (
         arm(BASE, Role.BASE, spec.against, base_recipe, spec.base_log),
@@ -115,6 +114,20 @@ def attach(spec: CheckSpec) -> Pair:
     )
     sizes = {"candidate": candidate.context_tokens, "base": base.context_tokens}
     return Pair(arms, model, context, _too_short(sizes, want) if spec.context_tokens else {})
+
+
+def _observed(candidate: About, url: str) -> Recipe:
+    """The recipe of a candidate that the person did not name: what its log or its pages say that it stores.
+
+    Raises:
+        UserError: they say nothing, or a type that is no recipe.
+    """
+    if candidate.stored is None:
+        raise UserError(
+            f"nobody says what candidate {url} stores: no --kv, and neither a --log nor a page that names its KV type",
+            fix="give --kv RECIPE, with --log FILE to prove it or --assume-engaged to take your word",
+        )
+    return parse(candidate.stored)
 
 
 def _address(url: str) -> tuple[str, int | None, str]:
@@ -149,8 +162,11 @@ def _about(url: str, log: Path | None, who: str, want_tokens: int, *, any_name: 
         to = Attach(url, api_key=os.environ.get(KEYS[who]), log=log)
         async with DRIVER.attach(to, backoff=FIRST_CONTACT, any_name=any_name) as session:
             await _listed(session, who, url)
-            context = (await session.deployment()).identity.context_tokens
-            return About(await session.model_name(), context or await session.find_context(want_tokens))
+            seen = await session.deployment()
+            k, v = seen.consequence.k_codec, seen.consequence.v_codec
+            stored = None if k is None or v is None else k if k == v else f"k={k},v={v}"
+            context = seen.identity.context_tokens or await session.find_context(want_tokens)
+            return About(await session.model_name(), context, stored)
 
     try:
         return asyncio.run(ask())

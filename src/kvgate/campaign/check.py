@@ -18,8 +18,11 @@ from kvgate.campaign.confirm import confirm
 from kvgate.campaign.context import RunContext
 from kvgate.campaign.cost import announce, took
 from kvgate.campaign.evidence import manifest
+from kvgate.campaign.foresee import foreseen
+from kvgate.campaign.futile import leave_futile
 from kvgate.campaign.judgement import judged
 from kvgate.campaign.measured import keep_facts, stored_facts
+from kvgate.campaign.meeting import Lanes, meet, nothing_to_compare
 from kvgate.campaign.panel import outstanding as panel_outstanding
 from kvgate.campaign.panel import run_panel
 from kvgate.campaign.prepare import Prepared, prepare
@@ -78,7 +81,7 @@ def check(spec: CheckSpec, progress: Progress) -> Outcome:
         make_folder(_reports(spec, store))
         run = _begin(ready, store, progress)
         try:
-            asyncio.run(_observe(run))
+            asyncio.run(_observe(run, ready.policy))
             outcome = _judge(run, ready.policy, time.monotonic() - begun)
         except UserError:
             # Found only with the model's tokenizer at hand, e.g. a prompt that does not fit; nothing was measured.
@@ -182,12 +185,15 @@ def _begin(ready: Prepared, store: Store, progress: Progress) -> RunContext:
     return run
 
 
-async def _observe(run: RunContext) -> None:
+async def _observe(run: RunContext, policy: Policy) -> None:
     """Everything that needs an engine."""
     base = run.arm(BASE)
     async with ArmSession(run, base) as session:
         try:
-            await _make_cases(run, session)
+            met = await meet(run, session) if run.spec.against is not None else {}
+            if nothing_to_compare(run):
+                return
+            lanes = await _make_cases(run, session)
         except EngineError as e:
             # Without a base there is nothing to compare with: every verdict is INVALID, with this reason.
             run.broken[(BASE, SERVING)] = f"engine: {e}"
@@ -195,11 +201,16 @@ async def _observe(run: RunContext) -> None:
             return
         if not run.usable(BASE, SERVING):
             return
+        if lanes is not None:
+            for line in foreseen(run, policy, {BASE: lanes, **met}):
+                run.progress.note(line)
         work = {a.name: {s.name: outstanding(run, s, a.name) for s in run.suites_of(SERVING)} for a in run.arms}
         _plan_work(run, work)
+        leave_futile(run, work)
         await announce(run, session, work)
         await run_panel(run, session)
         await run_arm(run, base, work[BASE], session)
+        leave_futile(run, work)
     for arm in serving_order(run.arms):
         if arm.name != BASE:
             await run_arm(run, arm, work[arm.name])
@@ -218,12 +229,16 @@ def _plan_work(run: RunContext, work: Mapping[str, Mapping[str, Sequence[Any]]])
                 run.meter.plan(name, run.weight(run.suites[name], run.cases[name][w.case_id]))
 
 
-async def _make_cases(run: RunContext, session: ArmSession) -> None:
-    """Cases of every suite: from the store when resumed, else made with the base's tokenizer and stored."""
+async def _make_cases(run: RunContext, session: ArmSession) -> Lanes | None:
+    """Cases of every suite: from the store when resumed, else made with the base's tokenizer and stored.
+
+    Returns:
+        The base's lanes; None when resumed.
+    """
     stored = {n: dict(run.store.cases(run.run_id, n)) for n in run.suites}
     if run.seen and all(stored.values()):
         run.cases = stored
-        return
+        return None
     live = await session.get()
     lanes = await live.lanes()
     loop = asyncio.get_running_loop()
@@ -268,6 +283,7 @@ async def _make_cases(run: RunContext, session: ArmSession) -> None:
         run.progress.note(
             f"{name}: {cost.cases} cases; an arm reads {cost.prefill_tokens:,} and writes {cost.decode_tokens:,} tokens"
         )
+    return lanes
 
 
 def _replaced(run: RunContext, suite: Suite, lanes: Mapping[Lane, Available | Missing]) -> bool:

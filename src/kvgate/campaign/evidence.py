@@ -65,7 +65,13 @@ def _of_candidate(run: Measured, arm: ArmFacts, records: Mapping[str, Records], 
         caveats=caveats(run),
         records_digest=digest,
         options=run.facts.options,
+        served=_served(run),
     )
+
+
+def _served(run: Measured) -> str:
+    base = run.seen.get((BASE, SERVING))
+    return base.deployment.identity.engine if base is not None and base.deployment is not None else ""
 
 
 def _holes(run: Measured, records: Records, arm: str) -> list[str]:

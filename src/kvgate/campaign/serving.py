@@ -107,7 +107,7 @@ async def _asked(run: RunContext, suite: Suite, live: Session, case: Case, work:
     return raw
 
 
-def _keep_notes(run: RunContext, arm: Arm, live: Session, case_id: str) -> None:
+def keep_notes(run: RunContext, arm: Arm, live: Session, case_id: str = "") -> None:
     """What the session has to say beside answers: each wait for a busy server is recorded."""
     taken: list[str] = getattr(live, "take_notes", list)()
     if taken:
@@ -142,7 +142,7 @@ async def _run_one(
                 run.broken[(arm.name, SERVING)] = f"not the deployment it was: {e}"
             if isinstance(e, EngineDied | EngineTimeout):
                 await session.drop()
-        _keep_notes(run, arm, live, case.id)
+        keep_notes(run, arm, live, case.id)
         raw = replace(raw, started=started, ms=(time.monotonic() - t0) * 1e3)
         try:
             run.store.finish_work(run.run_id, suite.name, suite.version, work, attempt, raw)

@@ -154,6 +154,7 @@ class CandidateEvidence:
         loud: changed backend or kernel, in words.
         summaries: per suite. errors: per suite, engine failures that left holes ("3 of 24 answers: EngineTimeout").
         untested: suite or lane -> reason.
+        served: of a server that somebody else runs, the engine behind its address; "" where it is not known.
         options: the person's own options that the next command must keep, e.g. ("--golden", "mine.jsonl").
         invalid: reasons that make the whole comparison void (engine died on load, lossy codec with KL exactly 0).
     """
@@ -173,3 +174,4 @@ class CandidateEvidence:
     caveats: Sequence[str] = ()
     records_digest: str = ""
     options: Sequence[str] = ()
+    served: str = ""

@@ -21,6 +21,7 @@ from kvgate.core.estimate import Estimate
 from kvgate.core.recipe import Recipe, Side, parse
 from kvgate.core.verdict import CandidateEvidence, Decision, Finding, NextStep, Status
 from kvgate.gate.policy import Policy
+from kvgate.gate.rule import LONGER_TOPS
 
 NATIVE = "native"
 
@@ -116,6 +117,32 @@ def _values(evidence: CandidateEvidence, endings: tuple[str, ...]) -> list[float
     return [e.value for e in _estimates(evidence, endings) if e.value is not None]
 
 
+#: Options that only mean something for servers that already run, and how many words follow each.
+_OF_SERVERS = {"--against": 1, "--log": 1, "--base-log": 1, "--assume-engaged": 0, "--same-model": 0}
+#: What kvgate starts an engine on, and how it is called there; llama.cpp is the default.
+_STARTED = {"llama_cpp": "MODEL.gguf", "vllm": "MODEL_DIR --engine vllm", "sglang": "MODEL_DIR --engine sglang"}
+_STARTED |= {"trtllm": "MODEL_DIR --engine trtllm"}
+#: Driver of servers that somebody else runs.
+_ATTACHED = "openai"
+
+
+def own_start(engine: str, recipe: str, policy: str, options: Sequence[str]) -> str:
+    """The check of a server's model by an engine that kvgate starts, where all can be seen that can be at all.
+
+    Args:
+        engine: what runs behind the address. options: the person's own, as for a next command.
+    """
+    kept, words = [], iter(options)
+    for word in words:
+        if word in _OF_SERVERS:
+            for _ in range(_OF_SERVERS[word]):
+                next(words, None)
+        else:
+            kept.append(shlex.quote(word))
+    start = f"kvgate check {_STARTED.get(engine, 'MODEL')} --kv {shlex.quote(recipe)} --policy {shlex.quote(policy)}"
+    return " ".join([start, *kept])
+
+
 def _command(evidence: CandidateEvidence, recipe: str, policy: str) -> str:
     model = shlex.quote(evidence.model) if evidence.model else "MODEL"
     kept = "".join(f" {shlex.quote(word)}" for word in evidence.options)
@@ -149,6 +176,15 @@ def _after_pass(evidence: CandidateEvidence, policy: Policy) -> NextStep:
 
 def _after_inconclusive(evidence: CandidateEvidence, findings: Sequence[Finding], policy: Policy) -> NextStep:
     open_ = [f for f in findings if f.role == "decide" and f.status in (Status.INCONCLUSIVE, Status.UNTESTED)]
+    if evidence.engine == _ATTACHED:
+        unseen = next((f for f in open_ if _not_over_http(f)), None)
+        if unseen is not None:
+            return NextStep(
+                "let kvgate start the engine on the model's own files: these addresses do not show what decides",
+                f"{unseen.rule}: {unseen.message}; more of the same would not show it",
+                evidence.recipe,
+                own_start(evidence.served, evidence.recipe, policy.name, evidence.options),
+            )
     for f in open_:
         if f.use == "engaged":
             return NextStep("give the engine's own load log, or let kvgate start the engine", f.message)
@@ -177,6 +213,12 @@ def _after_inconclusive(evidence: CandidateEvidence, findings: Sequence[Finding]
     if first is not None and first.decide_why.startswith("none would"):
         return NextStep("decide by need: accept the estimate as it is, or stay native", why, NATIVE)
     return NextStep("run what was not tested, with more documents or prompts", why, evidence.recipe)
+
+
+def _not_over_http(f: Finding) -> bool:
+    """A divergence that the server gave no distributions for, or tops that are too short."""
+    lane = f.metric.partition(".")[0].removeprefix("topk_")
+    return lane in ("prefill", "decode") and (f.status is Status.UNTESTED or f.decide_why == LONGER_TOPS)
 
 
 def _climb(evidence: CandidateEvidence, policy: Policy) -> NextStep:

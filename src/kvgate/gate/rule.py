@@ -95,6 +95,7 @@ class Rule(Protocol):
     Attributes:
         quality: whether a pass says something about the candidate's answers. A policy whose only passes come from
             rules without it (engaged, coverage) cannot PASS.
+        reads: optional; `reads(spec)` gives the metrics without which the rule is untested.
     """
 
     name: str
@@ -118,6 +119,14 @@ class BaseRule:
 
     def tests(self, spec: RuleSpec, evidence: CandidateEvidence) -> Mapping[str, float]:
         return {}
+
+    def reads(self, spec: RuleSpec) -> tuple[str, ...]:
+        """Metrics ("a.b|c.d": one of them) without which the rule is untested."""
+        return tuple(getattr(spec.params, "metrics", ()))
+
+
+#: What would decide where tops of distributions cover too little of the base's mass.
+LONGER_TOPS = "longer tops would decide, or a panel, which sees the whole vocabulary"
 
 
 class Found(NamedTuple):

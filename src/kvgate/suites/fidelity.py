@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,6 +91,8 @@ class Fidelity:
     version = 1
     scorer_version = 1
     needs = frozenset({Lane.PANEL})
+    #: Prefix of its metrics -> the lane without which they are not there.
+    shows = MappingProxyType({how.value: Lane.PANEL for how in Pass})
     Params = FidelityParams
 
     def presets(self) -> Mapping[str, BaseModel]:

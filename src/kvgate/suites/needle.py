@@ -147,6 +147,13 @@ class NeedleSuite:
         """None: every needle is asked once."""
         return ()
 
+    def futile(self, cases: Mapping[str, Case], base: Mapping[str, Raw]) -> str | None:
+        """Why other arms need not be asked: a base that finds no needle at all has none to lose."""
+        found = [value_of(case, base[case_id]) for case_id, case in cases.items()]
+        if None in found or any(found):
+            return None
+        return f"the base finds 0 of {len(cases)} needles: nothing to lose"
+
     def summarise(self, paired: PairedRecords) -> Summary:
         """See `_needle/summary.py`."""
         from kvgate.suites._needle.summary import summarise

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,8 @@ class TopK:
     needs_any = frozenset(LANES.values())
     #: Where this lane is served on every arm, its numbers are better, and this suite is left out.
     instead_of = Lane.PANEL
+    #: Prefix of its metrics -> the lane without which they are not there.
+    shows = MappingProxyType({f"topk_{how.value}": lane for how, lane in LANES.items()})
     Params = TopKParams
 
     def presets(self) -> Mapping[str, BaseModel]:

@@ -55,6 +55,9 @@ class Breaks(BaseRule):
         _example("no prompt was compared", 0, 0, 0, Status.UNTESTED, prompts=0),
     )
 
+    def reads(self, spec: RuleSpec) -> tuple[str, ...]:
+        return (f"{spec.params.prefix}.net_breaks",)
+
     def judge(self, spec: RuleSpec, evidence: CandidateEvidence, setting: Setting) -> tuple[Finding, ...]:
         return (self._one(spec, evidence, setting),)
 

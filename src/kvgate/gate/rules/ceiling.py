@@ -14,6 +14,7 @@ from kvgate.core.suite import Summary
 from kvgate.core.units import number_text
 from kvgate.core.verdict import CandidateEvidence, Finding, Status
 from kvgate.gate.rule import (
+    LONGER_TOPS,
     BaseRule,
     Example,
     Found,
@@ -110,7 +111,7 @@ class Ceiling(BaseRule):
                 metric=metric,
                 observed=e,
                 threshold=params.limit,
-                decide_why="longer tops would decide, or a panel, which sees the whole vocabulary",
+                decide_why=LONGER_TOPS,
                 blind_spot=blind_spot(spec, found.summary),
             )
         if status is Status.INCONCLUSIVE:
