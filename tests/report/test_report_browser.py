@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
-from report_runs import MARKER, hostile, realistic
+from report_runs import MARKER, foreign, hostile, realistic
 from test_report_html import without_autoescape
 
 from kvgate.report.html import html
@@ -75,14 +75,14 @@ def look(browser: Browser, file: Path, width: int, scheme: str = "light") -> See
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     written = {}
-    for name, run in (("realistic", realistic()), ("hostile", hostile())):
+    for name, run in (("realistic", realistic()), ("hostile", hostile()), ("foreign", foreign())):
         written[name] = folder / f"{name}.html"
         written[name].write_text(html(run), encoding="utf-8")
     return written
 
 
 @pytest.mark.parametrize("width", [375, 1280])
-@pytest.mark.parametrize("name", ["realistic", "hostile"])
+@pytest.mark.parametrize("name", ["realistic", "hostile", "foreign"])
 def test_the_page_is_still(browser: Browser, pages: dict[str, Path], name: str, width: int) -> None:
     """No script, no request, no dialog, no console error, no sideways scrolling; not with every fold open either."""
     seen = look(browser, pages[name], width)

@@ -45,6 +45,7 @@ def without_autoescape(monkeypatch: pytest.MonkeyPatch) -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    mutant.filters.update(real.filters)
     monkeypatch.setattr(page_module, "environment", lambda: mutant)
 
 

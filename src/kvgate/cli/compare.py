@@ -9,7 +9,10 @@ import typer
 from kvgate.cli import _complete
 
 if TYPE_CHECKING:
-    from kvgate.campaign.rejudge import RunDelta
+    from collections.abc import Sequence
+
+    from kvgate.campaign.rejudge import MetricDelta, RunDelta
+    from kvgate.core.verdict import Decision
 
 
 def register(app: typer.Typer) -> None:
@@ -88,9 +91,11 @@ def _print(delta: RunDelta, *, every: bool) -> None:
     from kvgate.cli._layout import print_table, say
     from kvgate.cli._show import measure_text
     from kvgate.cli._terminal import out_console
+    from kvgate.core.text import one_line
 
     console = out_console()
-    say(console, f"{delta.a.run_id} against {delta.b.run_id}: {delta.b.model.name}, policy {delta.b.policy}")
+    runs = f"first {delta.a.run_id}, second {delta.b.run_id}"
+    say(console, f"{runs}: {delta.b.model.name}, both judged by policy {delta.b.policy}")
     for place, field, a, b in delta.changed:
         say(console, f"{place}: {field} differs: {a} -> {b}")
     if not delta.same_deployment:
@@ -98,13 +103,57 @@ def _print(delta: RunDelta, *, every: bool) -> None:
     for suite, n_a, n_b, both in delta.questions:
         say(console, f"{suite}: {n_a} and {n_b} cases, {both} of them the same: not the same was asked")
     for candidate, (a, b) in delta.decisions.items():
-        say(console, f"{candidate}: {a.value}" + ("" if a is b else f" -> {b.value}"))
+        say(console, _decided(a, b), first=f"{one_line(candidate)}: ")
     for name, only in ((delta.a.run_id, delta.only_a), (delta.b.run_id, delta.only_b)):
         if only:
             say(console, f"only in {name}: {', '.join(only)}")
-    shown = [m for m in delta.metrics if every or m.apart]
-    if not shown:
-        say(console, "no metric's 90 % interval lies apart from the other run's")
-        return
-    rows = [(m.candidate, m.metric, measure_text(m.a), measure_text(m.b), "apart" if m.apart else "") for m in shown]
-    print_table(console, "", ("candidate", "metric", "first", "second", ""), rows, headings=2)
+    if delta.metrics:
+        say(console, f"numbers: {_noise(delta.metrics)}")
+    rows = [
+        (one_line(m.candidate), one_line(m.metric), measure_text(m.a), measure_text(m.b), _moved(m))
+        for m in delta.metrics
+        if every or m.apart
+    ]
+    if rows:
+        print_table(console, "", ("candidate", "metric", "first", "second", ""), rows, headings=2)
+
+
+def _decided(first: Decision, second: Decision) -> str:
+    from kvgate.core.verdict import SEVERITY
+
+    if first is second:
+        return f"{first.value} in both"
+    worse = SEVERITY.index(second) > SEVERITY.index(first)
+    return f"{first.value} -> {second.value}, {'worse' if worse else 'better'}"
+
+
+def _noise(metrics: Sequence[MetricDelta]) -> str:
+    """Whether the two runs differ by more than noise, in a sentence."""
+    if all(m.a == m.b for m in metrics):
+        return f"all {len(metrics)} are exactly equal"
+    told = [m for m in metrics if m.apart is not None]
+    apart = sum(bool(m.apart) for m in told)
+    if not told:
+        return f"none of {len(metrics)} has an interval in both runs, so nothing tells a change from noise"
+    if not apart:
+        return (
+            f"the 90 % intervals of all {len(told)} that have them touch: noise can explain every change, "
+            "which does not prove that nothing changed; --all lists them"
+        )
+    # Two independent 90 % intervals of one width part at |z| > 2 * 1.645 / sqrt(2): 2 % of all.
+    return (
+        f"{apart} of {len(told)} lie{'s' if apart == 1 else ''} apart, the 90 % intervals do not touch: more than "
+        "chance over documents and prompts explains; where other things were asked, about 1 in 50 would by luck"
+    )
+
+
+def _moved(m: MetricDelta) -> str:
+    """Which way a number went, and whether noise can explain it; "" where nothing went."""
+    from kvgate.core.estimate import Estimate
+
+    if not isinstance(m.a, Estimate) or not isinstance(m.b, Estimate) or m.a.value is None or m.b.value is None:
+        return ""
+    if m.a.value == m.b.value:
+        return "equal"
+    way = "higher" if m.b.value > m.a.value else "lower"
+    return way if m.apart is None else f"{way}, {'apart' if m.apart else 'may be noise'}"

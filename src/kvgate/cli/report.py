@@ -33,7 +33,10 @@ def report(
     json_out: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> int:
     """Write HTML, Markdown, JUnit and JSON of a stored run again; exits with its worst verdict."""
+    from rich.text import Text
+
     from kvgate.campaign.rejudge import report_run
+    from kvgate.cli._show import path_text
     from kvgate.cli._terminal import out_console, print_json
     from kvgate.store.open import open_store
 
@@ -45,5 +48,5 @@ def report(
         print_json(document)
     else:
         for path in files.values():
-            out_console().print(path, soft_wrap=True)
+            out_console().print(Text(path_text(path)), soft_wrap=True)
     return outcome.exit_code

@@ -42,9 +42,10 @@ def score(
         if f.why_not:
             said = f"not scored again: {f.why_not}"
         elif f.version in f.before:
-            said = f"{f.answers} answers verified: scorer version {f.version} gives what it gave"
+            said = f"{f.answers} stored answers scored again by scorer version {f.version}: every score is as it was"
         else:
-            said = f"{f.answers} answers scored by version {f.version}; kept beside {f.before or 'nothing'}"
+            earlier = f"those of version {', '.join(map(str, f.before))}, which stay" if f.before else "no earlier ones"
+            said = f"{f.answers} stored answers scored by scorer version {f.version}, beside {earlier}"
         say(console, f"{f.suite}: {said}")
-    say(console, f"judge it: kvgate gate {run_id} --policy default")
+    say(console, f"scores alone change no verdict; to judge by them: kvgate gate {run_id} --policy default")
     return 0

@@ -51,7 +51,7 @@ def fence(text: str, info: str = "text") -> str:
 
 def code(text: str) -> str:
     """Inline code that `text` cannot close, safe inside a table cell."""
-    line = " ".join(visible(bounded(text)).split())
+    line = " ".join(visible(bounded(text, 1000)).split())
     if "\\|" in line:  # in code the backslash would be taken by another one, and the bar would end the cell
         return escape(text)
     bar = "`" * (max((len(run) for run in re.findall("`+", line)), default=0) + 1)

@@ -16,7 +16,10 @@ from markupsafe import Markup
 
 from kvgate.report.model import RunView
 from kvgate.report.sections import floors, golden, needle, results, setup, verdicts
-from kvgate.report.visible import bounded, visible
+from kvgate.report.visible import bounded, one_line, visible
+
+#: Longest name (of a recipe, an arm, a model) and longest other text of others that the page repeats.
+NAME_CHARS, TEXT_CHARS = 120, 4000
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -27,13 +30,13 @@ def _neutral(value: Any) -> Any:
     """Every printed value that is not our own markup loses its control characters; None must not print 'None'."""
     if value is None:
         return "?"
-    return visible(bounded(value)) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return visible(bounded(value, TEXT_CHARS)) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 @cache
 def environment() -> Environment:
     """The one environment of the report: autoescape on, undefined names are errors."""
-    return Environment(
+    found = Environment(
         loader=PackageLoader("kvgate.report.html"),
         autoescape=True,
         finalize=_neutral,
@@ -41,6 +44,8 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    found.filters["name"] = lambda text: one_line(str(text), NAME_CHARS)
+    return found
 
 
 def html(view: RunView, *, outputs: bool = True) -> str:

@@ -16,6 +16,7 @@ from kvgate.report.charts import Chart, Series, strip_chart
 from kvgate.report.measure import Cell, cell, level_text
 from kvgate.report.model import RunView
 from kvgate.report.sections.floors import estimate_of
+from kvgate.report.visible import one_line
 from kvgate.report.words import metric_meaning, metric_words
 
 _FIRST = ("kl_mean", "kl_median", "kl_p50", "kl_p90", "kl_p95", "kl_p99", "kl_p999", "kl_p99_9", "kl_max")
@@ -107,9 +108,9 @@ def series_of(view: RunView) -> dict[str, Series]:
     """Colour and marker of every arm, the same on the whole page. Floors are grey."""
     styles = {}
     for i, arm in enumerate(view.role("floor")):
-        styles[arm.name] = Series(arm.name, f"floor: {arm.name}", f"f{i % 4}")
+        styles[arm.name] = Series(arm.name, f"floor: {one_line(arm.name, 80)}", f"f{i % 4}")
     for i, name in enumerate(view.candidates):
-        styles[name] = Series(name, name, f"s{i % 6}")
+        styles[name] = Series(name, one_line(name, 80), f"s{i % 6}")
     return styles
 
 

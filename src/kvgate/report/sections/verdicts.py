@@ -13,6 +13,7 @@ from kvgate.core.verdict import Decision, Finding, NextStep, Status, Verdict, wo
 from kvgate.report.measure import cell, level_text
 from kvgate.report.model import CapacityRow, PublishedView, RunView
 from kvgate.report.sections.findings import FindingView, finding_view, void
+from kvgate.report.visible import one_line
 
 _ORDER = (Status.INVALID, Status.FAIL, Status.INCONCLUSIVE, Status.UNTESTED, Status.WARN, Status.PASS)
 _DECIDES = {
@@ -22,6 +23,8 @@ _DECIDES = {
     Decision.PASS: {Status.PASS},
 }
 
+#: Longest line of the answer on top of the page.
+_SHORT = 240
 #: What each decision means, for somebody who sees the page for the first time.
 MEANING = {
     Decision.PASS: "Every deciding rule of the policy held, with its uncertainty counted.",
@@ -67,7 +70,9 @@ class VerdictView:
         if not self.reasons:
             return "no rule explains this decision"
         more = len(self.reasons) - 1
-        return self.reasons[0].brief + (f" – and {more} more reason{'s' if more > 1 else ''} below" if more else "")
+        return one_line(self.reasons[0].brief, _SHORT) + (
+            f" – and {more} more reason{'s' if more > 1 else ''} below" if more else ""
+        )
 
     @property
     def open(self) -> str:
@@ -75,7 +80,7 @@ class VerdictView:
         if not self.untested:
             return "nothing that this policy asks for"
         more = len(self.untested) - 1
-        return self.untested[0] + (f" – and {more} more below" if more else "")
+        return one_line(self.untested[0], _SHORT) + (f" – and {more} more below" if more else "")
 
     @property
     def published_words(self) -> str:
