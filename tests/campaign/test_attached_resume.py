@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from attached_kit import servers
-from test_resume import SCRIPT, Command, attempts, decisions
+from test_resume import SCRIPT, Command, decisions, torn
 
 #: Slow enough for a kill to land in the middle.
 SLOW = {"ttft_ms": 25.0}
@@ -34,8 +34,9 @@ def kill_and_finish(command: Command, kills: int, rng: random.Random) -> dict[st
         assert command.gone()
     code, document, err = command.finish()
     assert code in (0, 1, 3), err
-    repeated = [work for work, n in attempts(command).items() if n > 1]
-    assert len(repeated) <= kills, f"more was repeated than the one piece in flight at each kill: {repeated}"
+    assert torn(command).total() <= kills, (
+        f"more was repeated than the one piece in flight at each kill: {torn(command)}"
+    )
     assert command.gone() and command.locks() == []
     return document
 
