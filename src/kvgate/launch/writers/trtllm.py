@@ -47,7 +47,6 @@ def commands(ask: Ask) -> Commands:
     loud: list[str] = []
     word = _word(ask, facts, checkpoint, notes, loud)
     if word != _NATIVE:
-        _refuse_device(ask, word)
         refuse_known_trouble(ask, facts, word)
     cold, compression = cold_pages(ask, word)
     base = {**_DEFAULTS, **windows(ask, notes), **cold}
@@ -86,7 +85,7 @@ def _word(ask: Ask, facts: EngineFacts, checkpoint: CheckpointKv, notes: list[st
     """The value of kv_cache_config.dtype.
 
     Raises:
-        UserError: TensorRT-LLM has no such type; the message names the nearest that it has.
+        UserError: TensorRT-LLM has no such type, or not on this device; the message names the nearest that it has.
     """
     recipe = ask.recipe
     refuse_auto(recipe)
@@ -102,6 +101,8 @@ def _word(ask: Ask, facts: EngineFacts, checkpoint: CheckpointKv, notes: list[st
     word = _spelled(side, facts, ask)
     if word == _NATIVE:
         return word
+    # First what no checkpoint can mend.
+    _refuse_device(ask, word)
     if word == "nvfp4":
         if not (checkpoint.algorithm.startswith("NVFP4") or checkpoint.name == "nvfp4" or ask.calibrated_as):
             raise UserError(
