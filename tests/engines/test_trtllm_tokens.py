@@ -6,7 +6,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from family_kit import gone, make_environment
+from family_kit import make_environment
+from process_kit import gone
 
 from kvgate.core.errors import BadAnswer
 from kvgate.engines._trtllm_tokens import FolderTokens
