@@ -1,13 +1,17 @@
 """breaks: confirmed structural breaks of golden prompts.
 
 FAIL on a break of a prompt tagged critical, or on net breaks by one-sided exact McNemar at alpha. Any other confirmed
-break is INCONCLUSIVE, with the number of prompts that would decide. PASS needs none.
+break is INCONCLUSIVE, with the number of prompts that would decide. PASS needs none, or no more prompts that broke in
+their first run than on a floor arm: what the base does to itself is not held against a candidate. Both are counts of
+single runs; a floor's breaks are not rerun.
 
 It does not join the detect family: a confirmed break has already survived clean floor arms and reruns, so its chance
 of being noise is far below the pair-wise coin that McNemar assumes.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from pydantic import Field
 
@@ -21,12 +25,21 @@ from kvgate.stats.power import prompts_to_decide
 
 
 class Params(RuleParams):
-    """`prefix`: the suite's metric prefix; reads PREFIX.net_breaks, .confirmed_breaks and .critical_breaks."""
+    """`prefix`: the suite's metric prefix; reads PREFIX.net_breaks and its counts of breaks."""
 
     prefix: str = Field(default="golden", pattern=r"^[a-z0-9_]+$")
 
 
-def _example(what: str, breaks: int, repairs: int, critical: int, status: Status, prompts: int = 24) -> Example:
+def _example(
+    what: str,
+    breaks: int,
+    repairs: int,
+    critical: int,
+    status: Status,
+    prompts: int = 24,
+    floor: int = 0,
+    once: int = 0,
+) -> Example:
     def count(x: int) -> Estimate:
         return Estimate(x, None, None, 0.90, prompts, prompts, "prompts", "count", "a count")
 
@@ -34,13 +47,15 @@ def _example(what: str, breaks: int, repairs: int, critical: int, status: Status
         "golden.net_breaks": mcnemar(breaks, repairs),
         "golden.confirmed_breaks": count(breaks),
         "golden.critical_breaks": count(critical),
+        "golden.unconfirmed_breaks": count(once),
     }
-    evidence = CandidateEvidence("c", "q8_0", "q8_0", {}, summaries={"golden": Summary(metrics=metrics)})
+    floors = {"batch": {"golden.confirmed_breaks": count(floor)}, "restart": {"golden.confirmed_breaks": count(0)}}
+    evidence = CandidateEvidence("c", "q8_0", "q8_0", {}, summaries={"golden": Summary(metrics=metrics, floor=floors)})
     return Example(what, {}, evidence, (status,))
 
 
 class Breaks(BaseRule):
-    """Critical or significant: FAIL; any other confirmed break: INCONCLUSIVE; none: PASS."""
+    """Critical or significant: FAIL; any other confirmed break: INCONCLUSIVE; none beyond the floor's: PASS."""
 
     name = "breaks"
     Params = Params
@@ -52,6 +67,11 @@ class Breaks(BaseRule):
         _example("5 of 0 is p = 0.031", 5, 0, 0, Status.FAIL),
         _example("as many repairs as breaks", 6, 6, 0, Status.INCONCLUSIVE),
         _example("one break of a critical prompt", 1, 0, 1, Status.FAIL),
+        _example("one break where a floor arm has four", 1, 9, 0, Status.PASS, floor=4),
+        _example("as many as a floor arm, one of them on its prompt", 3, 0, 0, Status.PASS, floor=4, once=1),
+        _example("one more than a floor arm", 3, 0, 0, Status.INCONCLUSIVE, floor=4, once=2),
+        _example("significant, whatever the floor", 5, 0, 0, Status.FAIL, floor=5),
+        _example("critical, whatever the floor", 1, 0, 1, Status.FAIL, floor=4),
         _example("no prompt was compared", 0, 0, 0, Status.UNTESTED, prompts=0),
     )
 
@@ -74,10 +94,25 @@ class Breaks(BaseRule):
             return untested(spec, evidence, names[0], "its three metrics are a test and two counts")
         if not confirmed.n or confirmed.value is None or critical.value is None:
             return untested(spec, evidence, names[1], confirmed.why or critical.why or "no prompt could show a break")
-        open_ = find(spec, evidence, f"{spec.params.prefix}.undecided_breaks")
-        undecided = open_.measure.value if open_ is not None and isinstance(open_.measure, Estimate) else 0.0
-        counts = round(critical.value), round(undecided or 0.0)
-        return _decide(spec, setting, net, confirmed, *counts, summary, tagged=critical.n > 0)
+        undecided, once = (
+            _count(summary.metrics, f"{spec.params.prefix}.{x}_breaks") for x in ("undecided", "unconfirmed")
+        )
+        noise = _as_noisy_floor(summary, names[1], round(confirmed.value) + once)
+        return _decide(
+            spec, setting, net, confirmed, round(critical.value), undecided, noise, summary, tagged=critical.n > 0
+        )
+
+
+def _count(metrics: Mapping[str, Measure], name: str) -> int:
+    """A count that the suite may not have; 0 then."""
+    found = metrics.get(name)
+    return round(found.value or 0.0) if isinstance(found, Estimate) else 0
+
+
+def _as_noisy_floor(summary: Summary, name: str, broke: int) -> str:
+    """The floor arm on which as many prompts broke in one run as on the candidate, and its count; "" if none."""
+    arm, most = max(((a, _count(m, name)) for a, m in summary.floor.items()), key=lambda x: x[1], default=("", 0))
+    return f"{most} on {arm}" if 0 < broke <= most else ""
 
 
 def _decide(
@@ -87,6 +122,7 @@ def _decide(
     confirmed: Estimate,
     critical: int,
     undecided: int,
+    noise: str,
     summary: Summary,
     *,
     tagged: bool,
@@ -100,6 +136,8 @@ def _decide(
         status, message = Status.FAIL, f"{critical} of them on a prompt tagged critical"
     elif net.p <= setting.alpha:
         status, message = Status.FAIL, f"exact McNemar p = {number_text(net.p)}, alpha {setting.alpha:g}"
+    elif noise:
+        status, message = Status.PASS, f"no more than the base against itself, {noise}"
     elif seen > 0:
         status, message = Status.INCONCLUSIVE, f"exact McNemar p = {number_text(net.p)} does not decide"
         n, why = prompts_to_decide(max(breaks, 0), max(repairs, 0), max(prompts, net.n), alpha=setting.alpha)
