@@ -135,6 +135,53 @@ def test_both_schemes_paint_differently(browser: Browser, pages: dict[str, Path]
     assert grounds[0] != grounds[1]
 
 
+#: Every text with less than 4.5 to 1 on the grounds under it (WCAG 2), as painted; drawings have 3 to 1 of their own.
+FAINT = """() => {
+  const part = x => (x /= 255) <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4
+  const light = c => 0.2126 * part(c[0]) + 0.7152 * part(c[1]) + 0.0722 * part(c[2])
+  const colour = s => { const n = s.match(/[\\d.]+/g).map(Number); return n.length > 3 ? n : [...n, 1] }
+  const over = (a, b) => [0, 1, 2].map(i => a[i] * a[3] + b[i] * (1 - a[3])).concat([1])
+  const paint = e => colour(getComputedStyle(e).backgroundColor)
+  const ground = e => e ? over(paint(e), ground(e.parentElement)) : [255, 255, 255, 1]
+  const found = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT)
+  while (walk.nextNode()) {
+    const e = walk.currentNode.parentElement, text = walk.currentNode.textContent.trim()
+    if (!text || e.closest("svg") || e.closest(".skip")) continue
+    const under = ground(e), a = light(over(colour(getComputedStyle(e).color), under)), b = light(under)
+    if ((Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05) < 4.5) found.push(text.slice(0, 40))
+  }
+  return found }"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_stands_out(browser: Browser, pages: dict[str, Path], scheme: str) -> None:
+    """4.5 to 1 as painted, with every fold open; the same check sees a page with one faint word."""
+    context = browser.new_context(color_scheme=scheme)  # type: ignore[arg-type]
+    page = context.new_page()
+    page.goto(pages["realistic"].as_uri())
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+
+    assert page.evaluate(FAINT) == []
+    page.evaluate(
+        "document.querySelector('.sub').style.opacity = 1, document.querySelector('.sub').style.color = '#888'"
+    )
+    assert len(page.evaluate(FAINT)) == (scheme == "light")
+    context.close()
+
+
+def test_a_phone_reads_tables_down(browser: Browser, pages: dict[str, Path]) -> None:
+    """At 375 px each number of a table of metrics lies within the width, under its metric and beside its arm's name."""
+    context = browser.new_context(viewport={"width": 375, "height": 800})
+    page = context.new_page()
+    page.goto(pages["realistic"].as_uri())
+    ends = page.evaluate("[...document.querySelectorAll('.stack .num')].map(e => e.getBoundingClientRect().right)")
+
+    assert len(ends) > 50 and max(ends) <= 375
+    assert page.get_by_role("cell").first.is_visible()
+    assert page.get_by_role("rowheader", name="Mean KL average distance").first.is_visible()
+    context.close()
+
+
 def test_it_reads_without_javascript(browser: Browser, pages: dict[str, Path]) -> None:
     """With scripting off the verdicts, the charts and the folds are there."""
     context = browser.new_context(java_script_enabled=False, viewport={"width": 375, "height": 800})

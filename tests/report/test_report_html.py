@@ -6,12 +6,13 @@ import re
 from dataclasses import replace
 from html import unescape
 from importlib.resources import files
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from jinja2 import Environment
 from report_page import offences, tags
-from report_runs import GOLDEN_TEXTS, golden_records, hostile, realistic
+from report_runs import GOLDEN_TEXTS, foreign, golden_records, hostile, realistic
 
 from kvgate.core.estimate import Estimate
 from kvgate.core.observation import PairScore, Raw, Records
@@ -74,9 +75,18 @@ def test_templates_in_data_are_not_evaluated() -> None:
     assert " 49 " not in text
 
 
-def test_no_hidden_character_reaches_the_page() -> None:
+def test_long_names_are_cut_where_they_are_repeated() -> None:
+    """Names of 10,000 signs in hundreds of places are no page of many megabytes, and the title is one line."""
+    page = html(foreign())
+
+    assert len(page) < 1_000_000
+    assert len(re.findall(r"<title>(.*)</title>", page)[0]) < 400
+
+
+@pytest.mark.parametrize("make", [hostile, foreign])
+def test_no_hidden_character_reaches_the_page(make: Any) -> None:
     """Controls, direction overrides and half surrogates are named, and the page is UTF-8."""
-    page = html(hostile())
+    page = html(make())
 
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", page)
     assert "‹U+202E›" in page
@@ -179,6 +189,7 @@ def test_the_page_is_accessible() -> None:
     levels = [int(t[1]) for t, _ in found if re.fullmatch("h[1-6]", t)]
     assert levels[0] == 1
     assert levels.count(1) == 1
+    assert [(a, b) for a, b in pairwise(levels) if b > a + 1] == []
     ids = [a["id"] for _, a in found if "id" in a]
     assert len(ids) == len(set(ids))
     assert {a["href"][1:] for t, a in found if t == "a"} <= set(ids)
