@@ -46,7 +46,7 @@ def test_rights_are_private_whatever_the_umask(path: Path) -> None:
 def test_rights_are_private_from_the_first_instant(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before SQLite has opened it, the file is already for its owner alone."""
     seen = []
-    monkeypatch.setattr("kvgate.store.open._bring_to_head", lambda database: seen.append(mode(path)))
+    monkeypatch.setattr("kvgate.store.open._bring_to_head", lambda database, create: seen.append(mode(path)))
     open_store(path).close()
 
     assert seen == [0o600]

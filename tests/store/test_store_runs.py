@@ -43,14 +43,14 @@ def test_the_newest_run_counts_even_if_the_clock_goes_back(store: Store, monkeyp
 
 
 def test_states(store: Store) -> None:
-    """A state is one of four; another word or another run is a mistake of the caller."""
+    """A state is one of four; another word is a mistake of the caller, and a run that is gone one of the store."""
     run_id = begin(store)
     for state in ("finished", "invalid", "interrupted", "running"):
         store.set_state(run_id, state)
         assert store.find_run(run_id).state == state
     with pytest.raises(ValueError, match="done"):
         store.set_state(run_id, "done")
-    with pytest.raises(ValueError, match="no run"):
+    with pytest.raises(StoreError, match="no longer has the run 'x'; restore a copy"):
         store.set_state("x", "finished")
 
 

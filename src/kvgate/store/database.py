@@ -7,10 +7,11 @@ was committed also survives a power cut.
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,13 @@ import sqlalchemy as sa
 from kvgate.core.errors import StoreError
 from kvgate.store.faults import BUSY_S, faults
 
+# A connection that breaks while it is given back is logged with a traceback; whoever used it has been told already.
+logging.getLogger("sqlalchemy").addHandler(logging.NullHandler())
+
 #: Execution option of a connection whose transaction writes.
 WRITES = "kvgate_writes"
+#: What a connection to an SQLite file has open: path -> its status then.
+_FILES = "kvgate_files"
 
 
 class Database:
@@ -60,7 +66,9 @@ class Database:
 def sqlite_database(path: Path) -> Database:
     """A database on an SQLite file; nothing is touched before the first transaction."""
     engine = sa.create_engine(sa.URL.create("sqlite", database=str(path)), connect_args={"timeout": BUSY_S})
-    opened: list[os.stat_result] = []
+    database = Database(engine, str(path))
+    opened: dict[Path, os.stat_result] = {}
+    real = path.resolve()  # SQLite keeps its log beside the file, not beside a link to it
 
     @sa.event.listens_for(engine, "connect")
     def _connected(connection: sqlite3.Connection, record: Any) -> None:
@@ -68,34 +76,42 @@ def sqlite_database(path: Path) -> Database:
         _use_wal(connection)
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA synchronous = FULL")
-        if not opened:
-            opened.append(path.stat())
+        connection.execute("PRAGMA schema_version").fetchone()  # a first look opens the log, if nothing has yet
+        logs = [p for p in (real.with_name(real.name + end) for end in ("-wal", "-shm")) if p.exists()]
+        # Another connection may come later, and must not take a store that replaced ours for it.
+        record.info[_FILES] = {path: opened.setdefault(path, path.stat())} | {p: p.stat() for p in logs}
 
     @sa.event.listens_for(engine, "begin")
     def _begun(connection: sa.Connection) -> None:
         writes = connection.get_execution_options().get(WRITES)
         if writes:
-            _same_file(path, opened[0])
+            _same_files(path, connection.info[_FILES])
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        for guard in database.guards if writes else ():
+            guard(connection)
 
-    return Database(engine, str(path))
+    return database
 
 
-def _same_file(path: Path, opened: os.stat_result) -> None:
+def _same_files(store: Path, opened: Mapping[Path, os.stat_result]) -> None:
     """SQLite writes on into a file that was removed, and all of it would be gone at the end.
 
+    Without its -wal and -shm two processes would also no longer see each other's locks.
+
     Raises:
-        StoreError: the name now stands for another file, or for none.
+        StoreError: a name now stands for another file, or for none.
     """
-    try:
-        same = os.path.samestat(path.stat(), opened)
-    except FileNotFoundError:
-        same = False
-    if not same:
-        raise StoreError(
-            f"store {str(path)!r} was removed or replaced while it was in use; nothing more can be recorded in it: "
-            "put it back, or run the same command again"
-        )
+    for path, before in opened.items():
+        try:
+            same = os.path.samestat(path.stat(), before)
+        except (FileNotFoundError, NotADirectoryError):
+            same = False
+        if not same:
+            its = "" if path == store else f" has lost its {path.name}: it"
+            raise StoreError(
+                f"store {str(store)!r}{its} was removed or replaced while it was in use; nothing more can be recorded "
+                "in it: put it back, or run the same command again"
+            )
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

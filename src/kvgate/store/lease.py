@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kvgate.core.errors import StoreBusy, StoreError
-from kvgate.store.faults import faults
+from kvgate.store.faults import KEPT, faults
 
 
 def owner_name(pid: int, host: str) -> str:
@@ -54,7 +54,19 @@ class FileLease:
     """`flock` on one small file a key, in a folder beside the database. The file holds the owner's pid."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder, self._held = folder, dict[int, Path]()  # descriptor -> the locked file's name
+
+    def still_held(self, connection: object) -> None:
+        """Called before every write: a lock on a file that was removed excludes nobody.
+
+        Raises:
+            StoreError: the file is gone, or another process has made one of that name.
+        """
+        for fd, path in self._held.items():
+            if not _is_current(fd, path):
+                raise StoreError(
+                    f"this run's lock {str(path)!r} was removed, and another process may be at work on the run{KEPT}"
+                )
 
     @contextmanager
     def hold(self, key: str) -> Iterator[str]:
@@ -63,6 +75,7 @@ class FileLease:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             fd = _take(path)
         _descriptors.add(fd)
+        self._held[fd] = path
         try:
             pid, host = os.getpid(), socket.gethostname()
             with faults(str(self._folder)):
@@ -70,11 +83,13 @@ class FileLease:
                 os.pwrite(fd, json.dumps({"pid": pid, "host": host}).encode(), 0)
             yield owner_name(pid, host)
         finally:
+            del self._held[fd]
             if fd in _descriptors:
                 _descriptors.discard(fd)
                 # Removed while it is still locked: whoever opened it meanwhile sees that the name has gone.
                 with contextlib.suppress(OSError):
-                    path.unlink()
+                    if _is_current(fd, path):  # else it is another's
+                        path.unlink()
                 os.close(fd)
 
 

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from kvgate.core.errors import UserError
 
@@ -30,7 +31,7 @@ def location_of(location: str | Path) -> Path | ServerUrl:
         UserError: a URL of another database, or no path at all.
     """
     text = str(location) if isinstance(location, str) else ""
-    if text.partition("://")[0] in ("postgres", "postgresql"):
+    if text.partition("://")[0] in ("postgres", "postgresql", "postgresql+psycopg"):
         return _server(text)
     if text.startswith(("postgres:", "postgresql:")):
         raise UserError("a database's URL has two slashes after the colon", fix=_URL)  # else a folder of that name
@@ -44,15 +45,48 @@ def _server(url: str) -> ServerUrl:
         UserError: characters that must be escaped. Nothing of the URL is repeated, it may be the password's.
     """
     rest = url.partition("://")[2]
-    if any("\ud800" <= c <= "\udfff" for c in url) or "\0" in url:
-        raise UserError("the store's URL is not valid UTF-8", fix="write other bytes as %XX")
+    _check_text(url)
     user, at, place = rest.rpartition("@")
     if "@" in user or ("/" in user.partition(":")[0]):
         raise UserError("the store's URL has an @ or a / that is not escaped", fix="write @ as %40 and / as %2F")
+    options = place[len(place.partition("?")[0]) :]
     place = place.partition("?")[0].partition("#")[0]
-    if re.fullmatch(r"(\[[0-9A-Fa-f:.]*\]|[^/:]*)(:[0-9]*)?(/.*)?", place) is None:
+    found = re.fullmatch(rf"({_HOST}(?:,{_HOST})*)(/.*)?", place)
+    if found is None:
         return ServerUrl(url, "postgresql://...")
-    return ServerUrl(url, f"postgresql://{user.partition(':')[0]}{at}{place}")
+    shown = f"postgresql://{user.partition(':')[0]}{at}{place}"
+    hosts, database = found[1], found[2] or ""
+    if "," not in hosts and "%" not in hosts:
+        return ServerUrl(url, shown)
+    # SQLAlchemy knows neither several hosts nor a socket's folder here; to libpq this is the same.
+    return ServerUrl(
+        f"postgresql://{user}{at}{database or '/'}{options}{'&' if options else '?'}{_query(hosts)}", shown
+    )
+
+
+_HOST = r"(?:\[[0-9A-Fa-f:.]*\]|[^/:,]*)(?::[0-9]*)?"
+
+
+def _query(hosts: str) -> str:
+    """host=A,B&port=1,2 of A:1,B:2."""
+    pairs = [host.rpartition(":") if re.search(r":[0-9]*$", host) else (host, "", "") for host in hosts.split(",")]
+    names = ",".join(name.removeprefix("[").removesuffix("]") for name, _, _ in pairs)
+    return f"host={names}" + (f"&port={','.join(port for _, _, port in pairs)}" if any(p for _, _, p in pairs) else "")
+
+
+def _check_text(url: str) -> None:
+    """libpq takes bytes that end in NUL: what follows one, the port for instance, would be lost.
+
+    Raises:
+        UserError: not UTF-8, also once %XX are bytes, or a NUL.
+    """
+    try:
+        text = unquote(url, errors="strict")
+        text.encode("utf-8")
+    except UnicodeError:
+        raise UserError("the store's URL is not valid UTF-8", fix="write each byte of its UTF-8 as %XX") from None
+    if "\0" in text:
+        raise UserError("the store's URL has a NUL in it", fix=_URL)
 
 
 def default_location(env: Mapping[str, str] | None = None) -> Path | ServerUrl:
@@ -95,6 +129,11 @@ def path_of(location: str | Path) -> Path:
                 allowed=["a path", "sqlite:///PATH", "postgresql://USER@HOST/DATABASE"],
             )
         text = text.removeprefix("sqlite:///")
+    elif isinstance(location, str) and text.startswith(("sqlite:", "file:")):
+        # As a path it would be a folder of that name here.
+        raise UserError(
+            f"store {text.partition(':')[0] + ':...'!r} is not supported", allowed=["a path", "sqlite:///PATH"]
+        )
     if "\0" in text:
         raise UserError(f"store {text!r} is not a path", fix=FIX)
     try:

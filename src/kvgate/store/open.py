@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import sqlalchemy as sa
 
 from kvgate.core.errors import StoreError, UserError
 from kvgate.store.database import Database, sqlite_database
+from kvgate.store.faults import KEPT, RESTORE
 from kvgate.store.lease import FileLease
 from kvgate.store.location import FIX, ServerUrl, data_folder, default_location, location_of, make_private
-from kvgate.store.schema import HEAD, REVISIONS
+from kvgate.store.schema import HEAD, REVISIONS, metadata
 from kvgate.store.store import Store
 from kvgate.store.writer import Redact
 
@@ -23,7 +26,7 @@ def open_store(location: str | Path | None = None, *, create: bool = True, redac
 
     Args:
         location: path, existing folder, sqlite:///PATH or postgresql://...; None or "" is `default_location()`.
-        create: make a file that is not there; False refuses it, for verbs that only read.
+        create: make a store where there is none; False refuses that, for verbs that only read.
         redact: applied to every answer before it is first written.
 
     Raises:
@@ -32,40 +35,60 @@ def open_store(location: str | Path | None = None, *, create: bool = True, redac
     """
     place = location_of(location) if location else default_location()
     if isinstance(place, ServerUrl):
-        return _open_server(place, redact)
+        return _open_server(place, create, redact)
     if not create and not place.exists():
-        fix = "start a run with `kvgate check`, or name another file"
-        raise UserError(f"there is no store at {str(place)!r}", fix=fix)
+        raise _no_store(str(place))
     make_private(place, ours=not location and not os.environ.get("KVGATE_STORE"))
     database = sqlite_database(place)
-    _prepare(database, fix=FIX)
-    return Store(database, FileLease(place.with_name(place.name + ".leases")), place.parent, redact)
+    with _refusing(database, fix=FIX):
+        _bring_to_head(database, create)
+    real = place.resolve()  # by whatever link the file is named, its leases are the same
+    lease = FileLease(real.with_name(real.name + ".leases"))
+    database.guards.append(lease.still_held)
+    return Store(database, lease, place.parent, redact)
 
 
-def _open_server(url: ServerUrl, redact: Redact) -> Store:
-    from kvgate.store.postgres import AdvisoryLease, postgres_database  # its driver is an extra
+def _open_server(url: ServerUrl, create: bool, redact: Redact) -> Store:
+    from kvgate.store.postgres import AdvisoryLease, check_server, postgres_database  # its driver is an extra
 
     database = postgres_database(url)
-    _prepare(database, fix="see docs/store.md for PostgreSQL")
+    with _refusing(
+        database, fix="check the URL, PGPASSWORD or ~/.pgpass, and the server; docs/store.md lists the rest"
+    ):
+        check_server(database)
+        _bring_to_head(database, create)
     return Store(database, AdvisoryLease(url, database), data_folder(), redact)
 
 
-def _prepare(database: Database, *, fix: str) -> None:
+def _no_store(place: str) -> UserError:
+    return UserError(f"there is no store at {place!r}", fix="start a run with `kvgate check`, or name another one")
+
+
+@contextmanager
+def _refusing(database: Database, *, fix: str) -> Iterator[None]:
+    """Nothing has been started: what fails now is a matter of the place that was named."""
     try:
-        _bring_to_head(database)
+        yield
     except StoreError as e:
         database.close()
-        raise UserError(str(e), fix="" if "KVGATE_STORE" in str(e) else fix) from e
+        raise UserError(str(e).removesuffix(KEPT), fix="" if "KVGATE_STORE" in str(e) else fix) from e
     except BaseException:
         database.close()
         raise
 
 
-def _bring_to_head(database: Database) -> None:
-    """Migrate if needed, in one transaction; another process that opens at the same time waits, and finds it done."""
+def _bring_to_head(database: Database, create: bool) -> None:
+    """Migrate if needed, in one transaction; another process that opens at the same time waits, and finds it done.
+
+    Raises:
+        UserError: a database without tables, and none are to be made.
+    """
     with database.read() as c:
-        if _revision(c, database.place) == HEAD:
-            return
+        revision = _revision(c, database.place)
+    if revision == HEAD:
+        return
+    if revision is None and not create:
+        raise _no_store(database.place)
     with database.write() as c:
         if _revision(c, database.place) == HEAD:
             return
@@ -76,12 +99,12 @@ def _revision(c: sa.Connection, place: str) -> str | None:
     """Revision of the store, None if it is empty.
 
     Raises:
-        UserError: tables that are not ours, or a revision that we do not know.
+        UserError: tables that are not ours, a revision that we do not know, or tables that ours should have.
     """
     tables = set(sa.inspect(c).get_table_names())
     if not tables:
         return None
-    if "alembic_version" not in tables:
+    if not tables >= {"alembic_version", "runs", "work"}:  # other programs are migrated by Alembic too
         kind = "an SQLite file" if c.dialect.name == "sqlite" else "a database with other tables"
         raise UserError(f"{place!r} is {kind}, but not a kvgate store", fix=FIX)
     found = c.exec_driver_sql("SELECT version_num FROM alembic_version").scalars().all()
@@ -89,8 +112,11 @@ def _revision(c: sa.Connection, place: str) -> str | None:
         raise UserError(
             f"store {place!r} was written by another kvgate (schema {', '.join(found)!r}, this one knows up to "
             f"{HEAD!r})",
-            fix="upgrade kvgate, or name another file with KVGATE_STORE",
+            fix="upgrade kvgate, or name another store with KVGATE_STORE",
         )
+    missing = sorted(set(metadata.tables) - tables) if found[0] == HEAD else []
+    if missing:
+        raise UserError(f"store {place!r} is damaged: without the table {missing[0]}", fix=RESTORE)
     return str(found[0])
 
 

@@ -13,7 +13,7 @@ import hashlib
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,10 +27,15 @@ from kvgate.store.location import ServerUrl
 
 #: A dead client whose network went silent is noticed after about this long, by both ends.
 _SILENT_S = 60
+_IDLE_S, _EVERY_S, _COUNT = _SILENT_S // 2, _SILENT_S // 6, 3
 #: How long to wait for the server to notice that a holder, a process of this machine, is dead.
 _RELEASE_S = 5.0
 _WRITE_LOCK = "kvgate: one writer"
 _MAX_NAME_BYTES = 63  # of application_name
+#: The oldest release that is known to do, as libpq numbers them.
+OLDEST = 130_000
+#: Encodings of a database in which all text comes back: SQL_ASCII keeps bytes as they are.
+_ENCODINGS = ("UTF8", "SQL_ASCII")
 
 
 def postgres_database(url: ServerUrl) -> Database:
@@ -54,33 +59,90 @@ def postgres_database(url: ServerUrl) -> Database:
     return database
 
 
-def _engine(url: ServerUrl, **more: Any) -> sa.Engine:
-    idle, every, count = _SILENT_S // 2, _SILENT_S // 6, 3
-    server_side = f"-c tcp_keepalives_idle={idle} -c tcp_keepalives_interval={every} -c tcp_keepalives_count={count}"
-    try:
-        parsed = sa.make_url(url.text).set(drivername="postgresql+psycopg")
-        # What a person put into ?options= (a search_path, say) comes last and wins.
-        options = f"-c lock_timeout={BUSY_S * 1000} {server_side} {parsed.query.get('options', '')}".strip()
-        parsed = parsed.difference_update_query(["options"])
-        return sa.create_engine(
-            parsed,
-            connect_args={
-                "options": options,
-                "connect_timeout": 10,
-                "keepalives_idle": idle,
-                "keepalives_interval": every,
-                "keepalives_count": count,
-                # Keepalives say nothing while a sent query waits to be acknowledged; without this that takes 15 min.
-                "tcp_user_timeout": _SILENT_S * 1000,
-            },
-            **more,
+def check_server(database: Database) -> None:
+    """Contact the server and see that a store can be kept there.
+
+    Raises:
+        UserError: an old server, an encoding that lacks characters, or a connection pooler in between.
+        StoreError: it cannot be reached.
+    """
+    with database.read() as c:
+        encoding, pid = c.exec_driver_sql("SELECT current_setting('server_encoding'), pg_backend_pid()").one()
+        connection: Any = c.connection.dbapi_connection
+    version, announced_pid = connection.info.server_version, connection.info.backend_pid
+    if version < OLDEST:
+        raise UserError(
+            f"store {database.place!r} is on PostgreSQL {_release(version)}",
+            allowed=[f"{_release(OLDEST)} and newer"],
+            fix="name a database of a newer server",
         )
+    if encoding not in _ENCODINGS:
+        raise UserError(
+            f"database {database.place!r} keeps text as {encoding}, which lacks characters that models write",
+            allowed=_ENCODINGS,
+            fix="make one with: createdb -E UTF8 -T template0 NAME",
+        )
+    if pid != announced_pid:
+        raise UserError(
+            f"store {database.place!r} is reached through a connection pooler, where a run's lock is not its own",
+            fix="name the host and port of the PostgreSQL server itself",
+        )
+
+
+def _release(version: int) -> str:
+    """ "12.3" of 120003, "9.6.1" of 90601."""
+    first, rest = divmod(version, 10_000)
+    return f"{first}.{rest // 100}.{rest % 100}" if first < 10 else f"{first}.{rest}"
+
+
+def _engine(url: ServerUrl, **more: Any) -> sa.Engine:
+    try:
+        from kvgate.store.patience import PatientConnection
+
+        parsed = sa.make_url(url.text).set(drivername="postgresql+psycopg")
+        asked = parsed.normalized_query.get("options", (os.environ.get("PGOPTIONS", ""),))
+        parsed = parsed.difference_update_query(["options"])
+        settings = {"options": _options(" ".join(asked))} | _settings(parsed.query)
+        engine = sa.create_engine(parsed, connect_args=settings, **more)
     except ModuleNotFoundError as e:
         raise UserError("a PostgreSQL store needs psycopg", fix="pip install 'kvgate[postgres]'") from e
     except (sa.exc.ArgumentError, ValueError) as e:
         raise UserError(
             f"store {url.shown!r} is not a database URL", fix="write postgresql://USER@HOST:PORT/DATABASE"
         ) from e
+
+    @sa.event.listens_for(engine, "do_connect")
+    def _connect(dialect: Any, record: Any, words: Any, settings: Any) -> PatientConnection:
+        return PatientConnection.connect(*words, **settings)
+
+    return engine
+
+
+def _options(asked: str) -> str:
+    """Settings of the session on the server. What the person asked for (a search_path, say) comes last and wins."""
+    ours = {
+        "lock_timeout": BUSY_S * 1000,
+        # Set for whole databases to guard against slow queries; ours may wait for another writer.
+        "statement_timeout": 0,
+        "tcp_keepalives_idle": _IDLE_S,
+        "tcp_keepalives_interval": _EVERY_S,
+        "tcp_keepalives_count": _COUNT,
+    }
+    return " ".join([*(f"-c {name}={value}" for name, value in ours.items()), asked]).strip()
+
+
+def _settings(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of our end of the connection, without those that the URL has."""
+    ours = {
+        "connect_timeout": 10,
+        "keepalives_idle": _IDLE_S,
+        "keepalives_interval": _EVERY_S,
+        "keepalives_count": _COUNT,
+        # Keepalives say nothing while a sent query waits to be acknowledged; without this that takes 15 min.
+        "tcp_user_timeout": _SILENT_S * 1000,
+    }
+    # PGCLIENTENCODING may name one that cannot carry what we send.
+    return {k: v for k, v in ours.items() if k not in asked} | {"client_encoding": "utf8"}
 
 
 def lock_number(text: str) -> int:
@@ -110,6 +172,7 @@ class AdvisoryLease:
             with faults(self._url.shown):
                 name = owner.encode("utf-8", "replace")[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
                 connection.exec_driver_sql("SELECT set_config('application_name', %s, false)", (name,))
+                connection.exec_driver_sql(_STAY)
                 _take(connection, number)
                 pid = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
             descriptor = _descriptor(connection)
@@ -135,6 +198,8 @@ class AdvisoryLease:
                 )
 
 
+#: This session says nothing for as long as its run takes. The setting came with PostgreSQL 14.
+_STAY = "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'"
 #: A 64-bit advisory lock shows its halves in pg_locks.
 _HOLDS = (
     "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = %s "

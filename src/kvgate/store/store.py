@@ -13,10 +13,11 @@ from typing import Any, Self
 
 import sqlalchemy as sa
 
-from kvgate.core.errors import UserError
+from kvgate.core.errors import StoreError, UserError
 from kvgate.store import schema as t
 from kvgate.store.columns import canonical, without_passwords
 from kvgate.store.database import Database
+from kvgate.store.faults import RESTORE
 from kvgate.store.judged import Judged
 from kvgate.store.keys import at, now_text
 from kvgate.store.lease import Lease, is_gone
@@ -102,13 +103,13 @@ class Store(Writer, Judged, Reader):
         """Set the state of a run.
 
         Raises:
-            ValueError: not one of RUN_STATES, or no such run.
+            ValueError: not one of RUN_STATES. StoreError: the run is gone, another store was put into this one's place.
         """
         if state not in RUN_STATES:
             raise ValueError(f"state {state!r} is none of {', '.join(RUN_STATES)}")
         with self._db.write() as c:
             if c.execute(sa.update(t.runs).where(at(t.runs, run_id=run_id)).values(state=state)).rowcount != 1:
-                raise ValueError(f"no run {run_id!r}")
+                raise StoreError(f"store {self.place!r} no longer has the run {run_id!r}; {RESTORE}")
 
     def runs(self) -> Sequence[RunRow]:
         """All runs, the newest first."""
