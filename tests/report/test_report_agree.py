@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable
+from dataclasses import replace
 from html import unescape
 from io import StringIO
 from xml.etree import ElementTree as ET
@@ -53,6 +55,17 @@ def as_terminal(view: RunView) -> str:
     out = StringIO()
     print_ending(Console(file=out, width=200, color_system=None), ending(view, "/r/report.html"))
     return out.getvalue()
+
+
+@pytest.mark.parametrize("make", [hostile, foreign])
+def test_a_terminal_gets_nothing_to_act_on(make: Callable[[], RunView]) -> None:
+    """No escape, bell, direction override or half pair in any line; a path keeps its blanks."""
+    view = replace(make(), run_id="r")
+    out = StringIO()
+    print_ending(Console(file=out, width=60, color_system=None), ending(view, "/r/\x1b]0;t\x07\u202e/a  b.html"))
+
+    assert [c for c in out.getvalue() if unicodedata.category(c)[0] == "C" and c not in "\n\t"] == []
+    assert out.getvalue().endswith("report: /r/‹ESC›]0;t‹BEL›‹U+202E›/a  b.html\n")
 
 
 def shown(text: str) -> str:
