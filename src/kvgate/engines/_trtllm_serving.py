@@ -79,7 +79,7 @@ class TrtllmServer(TrtllmSession):
     def __init__(self, started: Started, launch: Launch) -> None:
         super().__init__(started.url, alive=started.ended)
         self.launch, self._started = launch, started
-        self._load_log = tuple(started.lines())
+        self._load_log: tuple[str, ...] = ()
         self._deployment: Deployment | None = None
         self._tokens = FolderTokens(launch.argv[0], launch.request.model.path)
 
@@ -99,6 +99,8 @@ class TrtllmServer(TrtllmSession):
         """Ask for one token, so that no case pays for what is made at first use; then read the log."""
         body = {"model": await self.model_name(), "prompt": "a", "max_tokens": 1, "temperature": 0.0}
         await self.post_json("/v1/completions", body, timeout_s=_WARM_UP_S)
+        # Not before: no line of it says that it is ready, and on a busy machine its lines come later than its answers.
+        self._load_log = tuple(self._started.lines())
         self._deployment = deployment_of(
             self.launch,
             self._load_log,
