@@ -205,12 +205,15 @@ def _below(pid: int) -> list[int]:
 
 
 def _pss_mib(pid: int) -> float:
-    """Memory of a process; pages that several share are divided among them."""
+    """Memory that a process has written; pages that several share are divided among them.
+
+    Pages of files are left out: the share of a library's grows when a stranger who has it loaded too ends.
+    """
     try:
-        m = re.search(r"^Pss:\s+(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
         return 0.0
-    return int(m[1]) / 1024 if m else 0.0
+    return sum(int(kib) for kib in re.findall(r"^Pss_(?:Anon|Shmem):\s+(\d+)", text, re.MULTILINE)) / 1024
 
 
 def slope(samples: Sequence[Sample], positions_per_document: float, total: int, of: str) -> tuple[float, float, float]:
