@@ -137,7 +137,7 @@ def test_storage_and_speed_stand_side_by_side(capsys: pytest.CaptureFixture[str]
 
     assert speed == storage + 1
     assert lines[storage].startswith("storage ratio 1.00 x 2.00 x") and "arithmetic" in lines[storage]
-    assert lines[speed].startswith("speed ratio 1.00 x 0.54 to 0.80 x") and "MEASURED on other models" in lines[speed]
+    assert lines[speed].startswith("time ratio 1.00 x 0.54 to 0.80 x") and "MEASURED on other models" in lines[speed]
 
 
 def test_auto_follows_the_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:

@@ -88,7 +88,7 @@ def test_the_table_and_both_columns_are_there() -> None:
     """Ideal and reserved, storage and speed, budget, conditions and every step."""
     text = page()
 
-    for words in ("ideal: sequences", "vllm: sequences", "storage ratio", "speed ratio", "KV budget", "Try first"):
+    for words in ("ideal: sequences", "vllm: sequences", "storage ratio", "time ratio", "KV budget", "Try first"):
         assert words in text
     assert "GPU KV cache size: 256,240 tokens" in text
     assert len(re.findall(r'class="seg p-weights"', text)) == 3, "one bar a recipe"

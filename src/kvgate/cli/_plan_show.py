@@ -113,7 +113,7 @@ def recipe_rows(answer: Answer) -> list[tuple[str, Callable[[RecipeAnswer], str]
     base = "native" if answer.native == "native" else answer.native
     rows += [
         ("storage ratio", lambda r: f"{r.ratio:.2f} x", f"{base} bytes / these bytes, arithmetic"),
-        ("speed ratio", _speed, "time against native, MEASURED on other models"),
+        ("time ratio", _speed, "time a token by native's, MEASURED on other models; under 1 is faster"),
         ("ITL slope, us/1K tokens", _prior, "bytes / bandwidth / efficiency: a prior"),
         ("replicas after rollback", _rollback, f"of {q.replicas}, to carry the same in {base}"),
     ]
@@ -207,9 +207,9 @@ def _below(console: Console, answer: Answer) -> None:
             _line(console, f"{r.recipe}: ITL slope: {r.prior.why}")
     measured = {r.speed.what: r.speed for r in answer.recipes if r.speed.rows and not r.same_as_native}
     for what, s in measured.items():
-        _line(console, f"speed ratio, {what}: {'; '.join(s.rows)} ({s.source})")
+        _line(console, f"time ratio, {what}: {'; '.join(s.rows)} ({s.source})")
     if measured:
-        _line(console, "storage ratio and speed ratio are two things: bytes are arithmetic, time is measured")
+        _line(console, "storage ratio and time ratio are two things: bytes are arithmetic, time is measured")
     console.print()
     _line(console, "stay on 16 bits if:")
     for c in answer.conditions:

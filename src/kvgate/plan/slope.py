@@ -5,7 +5,7 @@ Each decoded token reads the whole cache of its sequence, so one more token of c
     growth bytes per token / bandwidth
 
 of inter-token latency. Kernels reach a part of that; the part is known from published slopes only for a few models.
-Storage ratio and speed ratio are two numbers: bytes are arithmetic, slopes are measured. Knows no engine's kernels.
+Storage ratio and time ratio are two numbers: bytes are arithmetic, slopes are measured. Knows no engine's kernels.
 """
 
 from __future__ import annotations
