@@ -133,7 +133,7 @@ def test_every_step_has_its_source(capsys: pytest.CaptureFixture[str]) -> None:
 def test_storage_and_speed_stand_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
     """Two lines, each with its label: one is arithmetic, the other measured, and on other models."""
     lines = Ran(capsys, *H200, "--kv", "bf16", "--kv", "fp8_e4m3").lines
-    storage, speed = (next(n for n, line in enumerate(lines) if line.startswith(w)) for w in ("storage r", "speed r"))
+    storage, speed = (next(n for n, line in enumerate(lines) if line.startswith(w)) for w in ("storage r", "time r"))
 
     assert speed == storage + 1
     assert lines[storage].startswith("storage ratio 1.00 x 2.00 x") and "arithmetic" in lines[storage]
