@@ -52,6 +52,25 @@ def test_short_contexts_speak_for_staying(context: int, holds: str) -> None:
     assert held(model(GQA), context)["short"] == holds
 
 
+@pytest.mark.parametrize("engine", ["llama_cpp", "sglang", "trtllm"])
+def test_lengths_measured_on_vllm_are_no_other_engine_s(engine: str) -> None:
+    """Where it pays on another engine is not known, and that is said instead of vLLM's number."""
+    found = {c.id: c for c in conditions(model(GQA), context_tokens=2_048, engine=engine)}
+
+    assert found["short"].holds == "unknown" and engine in found["short"].text
+    assert "7,010" not in found["short"].text and "7K" not in found["short"].title
+
+
+@pytest.mark.parametrize(("context", "holds"), [(22_108, "yes"), (22_109, "no")])
+def test_a_model_measured_itself_has_its_own_length(context: int, holds: str) -> None:
+    """gpt-oss-20b breaks even three times as late as Llama-3.1-8B."""
+    geometry = replace(model(GQA), architecture="gpt_oss")
+
+    (short,) = (c for c in conditions(geometry, context_tokens=context) if c.id == "short")
+
+    assert short.holds == holds and "gpt-oss-20b" in short.text
+
+
 def test_real_lengths_count_more_than_the_cap() -> None:
     """A cap of 128K with requests of 2K is short."""
     assert held(model(GQA), 131_072, Lengths(((2000, 9), (10_000, 1)), HERE))["short"] == "yes"

@@ -55,7 +55,9 @@ def check(
     ] = None,
     engine_arg: Annotated[
         list[str] | None,
-        typer.Option("--engine-arg", help="Word for the engine's command line, --name=value (repeatable); vllm only."),
+        typer.Option(
+            "--engine-arg", help="Word for the engine's command line, --name=value (repeatable); vllm, sglang, trtllm."
+        ),
     ] = None,
     arm: Annotated[
         list[str] | None,

@@ -110,9 +110,10 @@ def lint(
 
 
 def _judged(store: str | None) -> tuple[Judged, ...] | None:
-    """Verdicts of a store, oldest first; None where none was named."""
+    """The runs' own verdicts in a store, oldest first; None where none was named."""
     if store is None:
         return None
+    from kvgate.campaign.own import verdicts_of
     from kvgate.lint.judged import Judged
     from kvgate.store.open import open_store
 
@@ -126,6 +127,6 @@ def _judged(store: str | None) -> tuple[Judged, ...] | None:
             name, engine = str(model.get("name", "")), str(spec.get("engine") or "")
             found += [
                 Judged(name, engine, str(v["candidate"]), str(v["decision"]), row.run_id, asked, digest, store)
-                for v in opened.verdicts(row.run_id)
+                for v in verdicts_of(opened, row.run_id).own
             ]
         return tuple(found)

@@ -88,7 +88,7 @@ def load_policy(name_or_path: str | Path) -> Policy:
     """
     names = builtin_policies()
     if str(name_or_path) in names:
-        text = (resources.files("kvgate.gate") / "policies" / f"{name_or_path}.toml").read_text("utf-8")
+        text = (resources.files("kvgate.gate") / "policies" / f"{name_or_path}.toml").read_text("utf-8-sig")
         return parse_policy(text, str(name_or_path))
     path = Path(name_or_path)
     try:
@@ -96,7 +96,7 @@ def load_policy(name_or_path: str | Path) -> Policy:
             raise UserError(f"no policy {str(name_or_path)!r}", allowed=names, fix="or give the path of a TOML file")
         if path.stat().st_size > _MOST_BYTES:
             raise UserError(f"policy {path}: over {_MOST_BYTES} bytes", fix="a policy is a short TOML file")
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
     except OSError as e:
         raise UserError(f"policy {str(path)[:200]}: {e.strerror or e}", fix="give a readable file") from e
     except UnicodeDecodeError as e:

@@ -15,11 +15,15 @@ from kvgate.plan.lengths import Lengths
 from kvgate.plan.slope import BLOG
 
 Holds = Literal["yes", "no", "it depends", "unknown"]
-#: Where FP8 began to win on Llama-3.1-8B on H100; B200 about 4K, gpt-oss-20b 8K to 22K.
+#: Where FP8 began to win on Llama-3.1-8B on H100; B200 about 4K.
 BREAK_EVEN_TOKENS = 7_010
+#: The same of architectures that were measured themselves; gpt-oss-20b with its windows native: 7,659.
+_OWN_BREAK_EVEN = {"gpt_oss": (22_109, "gpt-oss-20b"), "gpt-oss": (22_109, "gpt-oss-20b")}
 #: gpt-oss's 128 tokens were faster kept native; gemma-4-E2B's 512 were not.
 SMALL_WINDOW_TOKENS = 256
 LARGE_HEAD_DIM = 256
+#: Engines on whose kernels the published lengths hold; "" asks without an engine and means vLLM.
+_SLOPE_ENGINES = ("", "vllm")
 _SKIP_ENGINES = ("vllm", "lab")
 _BLOCK = 32
 
@@ -49,15 +53,21 @@ class First:
 
 
 def conditions(
-    geometry: ModelGeometry, *, context_tokens: int, lengths: Lengths | None = None, architecture: str = ""
+    geometry: ModelGeometry,
+    *,
+    context_tokens: int,
+    lengths: Lengths | None = None,
+    architecture: str = "",
+    engine: str = "",
 ) -> tuple[Condition, ...]:
     """The four conditions, for this model at these lengths.
 
     Args:
         context_tokens: the cap; used where there are no `lengths`. architecture: of the device ("hopper"); "" unknown.
+        engine: whose kernels would run; "" for vLLM's, on which the lengths were measured.
     """
     return (
-        _short(context_tokens, lengths),
+        _short(geometry.architecture, context_tokens, lengths, engine),
         _large_heads(geometry, architecture),
         Condition(
             "accuracy",
@@ -87,16 +97,20 @@ def first_recipe(geometry: ModelGeometry, engine: str, known: tuple[Condition, .
     return First("fp8_e4m3", "the format with the widest support, without calibration first", BLOG)
 
 
-def _short(context_tokens: int, lengths: Lengths | None) -> Condition:
+def _short(architecture: str, context_tokens: int, lengths: Lengths | None, engine: str) -> Condition:
+    if engine not in _SLOPE_ENGINES:
+        text = f"nobody has published from which length a smaller cache is faster on {engine}; measure it there"
+        return Condition("short", "contexts too short to pay", "unknown", text, BLOG)
     typical = context_tokens if lengths is None else round(lengths.mean)
     what = "the context of" if lengths is None else "a mean length of"
-    holds: Holds = "yes" if typical < BREAK_EVEN_TOKENS else "no"
+    least, model = _OWN_BREAK_EVEN.get(architecture, (BREAK_EVEN_TOKENS, "Llama-3.1-8B"))
+    holds: Holds = "yes" if typical < least else "no"
     side = "below" if holds == "yes" else "above"
     return Condition(
         "short",
-        "contexts under about 7K tokens",
+        f"contexts under about {least // 1000}K tokens",
         holds,
-        f"{what} {typical:,} tokens is {side} the {BREAK_EVEN_TOKENS:,} from which FP8 won on Llama-3.1-8B (H100)",
+        f"{what} {typical:,} tokens is {side} the {least:,} from which FP8 won on {model} (vLLM, H100)",
         BLOG,
     )
 

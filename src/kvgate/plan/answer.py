@@ -98,6 +98,7 @@ def answer(question: Question) -> Answer:
         context_tokens=serving.context_tokens,
         lengths=question.lengths,
         architecture=question.device.architecture if question.device else "",
+        engine=serving.engine,
     )
     return Answer(
         question,
