@@ -113,7 +113,7 @@ def recipe_rows(answer: Answer) -> list[tuple[str, Callable[[RecipeAnswer], str]
     base = "native" if answer.native == "native" else answer.native
     rows += [
         ("storage ratio", lambda r: f"{r.ratio:.2f} x", f"{base} bytes / these bytes, arithmetic"),
-        ("time ratio", _speed, "time a token by native's, MEASURED on other models; under 1 is faster"),
+        ("time ratio", _speed, "native's time is 1, MEASURED on other models"),
         ("ITL slope, us/1K tokens", _prior, "bytes / bandwidth / efficiency: a prior"),
         ("replicas after rollback", _rollback, f"of {q.replicas}, to carry the same in {base}"),
     ]
