@@ -113,7 +113,10 @@ def _engine(url: ServerUrl, **more: Any) -> sa.Engine:
 
     @sa.event.listens_for(engine, "do_connect")
     def _connect(dialect: Any, record: Any, words: Any, settings: Any) -> PatientConnection:
-        return PatientConnection.connect(*words, **settings)
+        connection = PatientConnection.connect(*words, **settings)
+        connection.execute(_STAY)
+        connection.commit()
+        return connection
 
     return engine
 
@@ -172,7 +175,6 @@ class AdvisoryLease:
             with faults(self._url.shown):
                 name = owner.encode("utf-8", "replace")[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
                 connection.exec_driver_sql("SELECT set_config('application_name', %s, false)", (name,))
-                connection.exec_driver_sql(_STAY)
                 _take(connection, number)
                 pid = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
             descriptor = _descriptor(connection)
@@ -198,7 +200,8 @@ class AdvisoryLease:
                 )
 
 
-#: This session says nothing for as long as its run takes. The setting came with PostgreSQL 14.
+#: A lease's session says nothing for as long as its run takes, a writer's while an engine works.
+#: The setting came with PostgreSQL 14.
 _STAY = "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'"
 #: A 64-bit advisory lock shows its halves in pg_locks.
 _HOLDS = (
