@@ -130,7 +130,8 @@ def test_an_engines_word_is_held_against_its_log() -> None:
 
 def test_a_next_command_repeats_what_was_said_of_the_servers(run: Any) -> None:
     """Without these words the same servers would be refused or judged otherwise."""
-    command = run({}, {}, suites=("golden",), assume_engaged=True, same_model=True).view.verdicts[0].next.command
+    outcome = run({}, {"break_rate": 1.0}, kv=("q4_0",), suites=("golden",), assume_engaged=True, same_model=True)
+    command = outcome.view.verdicts[0].next.command
 
     assert "--assume-engaged" in command and "--same-model" in command and "--against" in command
 

@@ -26,6 +26,8 @@ def messages(outcome: Outcome) -> str:
 class Notes:
     """Keeps what a run says."""
 
+    stood_still_s = 0.0
+
     def __init__(self) -> None:
         self.notes: list[str] = []
 

@@ -17,6 +17,8 @@ from kvgate.engines.fake import DRIVER
 class Notes:
     """Progress that keeps what it is told."""
 
+    stood_still_s = 0.0
+
     def __init__(self) -> None:
         self.said: list[str] = []
 
