@@ -32,8 +32,8 @@ def steps(ask: CalibrateAsk) -> Steps:
     argv = ["python", "examples/hf_ptq/hf_ptq.py", "--pyt_ckpt_path", ask.model, "--qformat", "fp8"]
     argv += ["--kv_cache_qformat", word, "--calib_size", str(_SAMPLES), "--export_path", ask.into]
     loud = (
-        f"THE WEIGHTS CHANGE TOO: {ask.into} has FP8 weights: this command quantizes them with the cache (vLLM loads no "
-        "ModelOpt checkpoint of the KV cache alone); compare its own baseline with the model of today as well",
+        f"THE WEIGHTS CHANGE TOO: {ask.into} has FP8 weights: this command quantizes them with the cache (vLLM loads "
+        "no ModelOpt checkpoint of the KV cache alone); compare its own baseline with the model of today as well",
     )
     notes = (
         f"--kv_cache_qformat {word} is written out: the default fp8_cast calibrates nothing and makes every scale 1.0",
