@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fake_runs import spec_of
 
 from kvgate.campaign.check import Outcome, check
+from kvgate.campaign.measured import keep_facts, measured_of
 from kvgate.campaign.own import verdicts_of
 from kvgate.campaign.progress import Silent
+from kvgate.campaign.rejudge import report_run
 from kvgate.cli.main import main
 from kvgate.store.open import open_store
 
@@ -60,6 +63,17 @@ def test_runs_lists_the_runs_own_verdict(
     assert (row["policy"], row["also_judged_by"]) == ("smoke", ["harsh"])
     words = " ".join(text.split())
     assert f"q8_0 {headline} (by smoke; also judged by harsh: kvgate show {row['run']})" in words
+
+
+def test_documents_are_by_the_policy_of_the_newest_leg(where: list[str], tmp_path: Path) -> None:
+    """A run that was resumed with another policy is reported by that one."""
+    with open_store(where[1]) as store:
+        measured = measured_of(store, store.runs()[0].run_id)
+        newest = {"policy": str(tmp_path / "harsh.toml"), "duration_s": measured.facts.duration_s + 1}
+        assert report_run(store, "last", outputs=False).view.policy == "smoke"
+        keep_facts(replace(measured, facts=measured.facts.model_copy(update=newest)))
+
+        assert report_run(store, "last", outputs=False).view.policy == "harsh"
 
 
 def test_show_has_both_and_exits_with_the_runs_own(

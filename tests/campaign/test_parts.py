@@ -95,6 +95,19 @@ def test_time_that_a_check_was_stopped_is_no_work() -> None:
     assert meter.remaining_s() == pytest.approx(25 * 0.4)
 
 
+def test_work_taken_away_twice_is_not_less_than_none() -> None:
+    """What was done and is then not needed leaves the bar at 100 %, not above it."""
+    told = Told()
+    meter = Meter(told)
+    meter.plan("needle", 100)
+    meter.plan("golden", 50)
+    meter.done("needle", 100, 10.0)
+    meter.plan("needle", -100)
+    meter.done("golden", 50, 5.0)
+
+    assert told.updates[-1] == (150, 150, pytest.approx(0.0))
+
+
 def seen(arm, k_mib: float, v_mib: float, cells: int = 1024) -> dict[tuple[str, str], ArmRow]:
     part = CachePart(
         kind="full_attention", cells=cells, layers=30, k_codec="q8_0", v_codec="q8_0", k_mib=k_mib, v_mib=v_mib

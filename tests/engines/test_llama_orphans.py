@@ -68,6 +68,12 @@ def test_a_killed_parent_leaves_no_process_port_or_memory(smollm2: Path, in_thre
         pids = [panel_pid, server_pid]
         assert all(psutil.pid_exists(p) for p in pids)
         assert listening(port)
+        # Ctrl-C and Ctrl-\ reach the whole group of a terminal; what they mean is the parent's to say.
+        for pid in pids:
+            os.kill(pid, signal.SIGINT)
+            os.kill(pid, signal.SIGQUIT)
+        time.sleep(0.2)
+        assert all(map(running, pids))
 
         parent.send_signal(signal.SIGKILL)
         parent.wait()

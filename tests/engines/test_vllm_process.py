@@ -185,6 +185,8 @@ def test_a_killed_engine_is_dead_and_leaves_nothing(python: Path, folder: Path, 
     async def use(session: VllmSession) -> int:
         pid = (await session.deployment()).note.pid
         assert pid
+        os.kill(parent_of(pid), signal.SIGINT)
+        os.kill(parent_of(pid), signal.SIGQUIT)
         await session.generate(Generate(prompt="a", max_tokens=2))
         os.kill(pid if who == "server" else parent_of(pid), signal.SIGKILL)
         assert await asyncio.to_thread(gone, pid, 5.0)

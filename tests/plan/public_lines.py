@@ -106,4 +106,13 @@ PUBLIC = {
         None,
         2 * GIB_BYTES,
     ),
+    # A trial with a second device that the loaded division does not use.
+    "ollama-own-engine-fewer-devices": (
+        'level=DEBUG source=device.go:217 msg="kv cache" device=CUDA0 size="1.0 GiB"\n'
+        'level=DEBUG source=device.go:222 msg="kv cache" device=CPU size="1.0 GiB"\n'
+        'level=DEBUG source=device.go:217 msg="kv cache" device=CUDA0 size="2.0 GiB"\n',
+        "llama_cpp",
+        None,
+        2 * GIB_BYTES,
+    ),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,8 +11,10 @@ from hypothesis import strategies as st
 
 from kvgate.core.estimate import Estimate, Test
 from kvgate.core.registry import discover
+from kvgate.core.verdict import Finding, Status
 from kvgate.report.measure import cell, rounded
 from kvgate.report.sections.findings import finding_view
+from kvgate.report.sections.verdicts import verdict_views
 from kvgate.report.words import metric_meaning, metric_title, metric_words
 
 from report_runs import realistic  # isort: skip
@@ -97,6 +100,28 @@ def test_coverage_and_luck_are_words() -> None:
 
     assert "allowed: no engine failures" in facts
     assert not [x for x in facts if re.search(r"limit 0\b|p = 1$", x)]
+
+
+@pytest.mark.parametrize("use", ["ceiling", "built-in"])
+def test_a_reason_that_is_no_number_is_not_hidden_behind_one(use: str) -> None:
+    """Inside its limit and yet undecided, or the base's own distance: the rule's words say why."""
+    status = Status.INCONCLUSIVE
+    loud = Finding("kl", use, "decide", status, "the base differs from itself by 0.02", metric="prefill.kl_mean")
+    inside = replace(loud, observed=estimate(0.001, 0.0009, 0.0011), threshold=0.01)
+    outside = replace(loud, use="ceiling", observed=estimate(0.01, 0.009, 0.011), threshold=0.01)
+
+    assert finding_view(inside).brief == finding_view(inside).says == loud.message
+    assert finding_view(outside).brief.startswith("Mean KL, prefill")
+
+
+def test_an_untested_rule_is_not_called_nothing() -> None:
+    """What a policy asked for and nobody saw stands in the first answer."""
+    run = realistic()
+    gap = Finding("kl-tail", "ceiling", "guard", Status.UNTESTED, "prefill.kl_p99 was not measured")
+    one = run.verdicts[0]
+    run = replace(run, verdicts=(replace(one, findings=(*one.findings, gap), untested=()), *run.verdicts[1:]))
+
+    assert "was not measured" in verdict_views(run)[0].open
 
 
 def _spec(rule: object, params: object) -> object:

@@ -35,6 +35,7 @@ from kvgate.core.errors import EngineError, EngineTimeout, KvgateError, LaneUnav
 from kvgate.core.observation import Case
 from kvgate.core.suite import Suite, SuiteContext
 from kvgate.core.verdict import Decision, worst
+from kvgate.engines._patience import naps
 from kvgate.gate.policy import Policy
 from kvgate.report.model import RunView
 from kvgate.report.write import write_all
@@ -126,7 +127,7 @@ def _judge(run: RunContext, policy: Policy, leg_s: float) -> Outcome:
     before = stored_facts(run.store, run.run_id)
     measured = run.measured(max(leg_s + (before.duration_s if before is not None else 0.0), _answered_s(run)))
     view = judged(measured, policy)
-    own = measured.facts.model_copy(update={"policy_digest": policy.digest()})
+    own = measured.facts.model_copy(update={"policy_digest": policy.digest(), "policy": run.spec.policy})
     keep_facts(replace(measured, facts=own))
     files = write_all(view, _reports(run.spec, run.store) / run.run_id)
     run.store.add_evidence(run.run_id, "report", "", {k: str(v) for k, v in files.items()})
@@ -245,10 +246,10 @@ async def _make_cases(run: RunContext, session: ArmSession) -> Lanes | None:
 
     def tokenize(text: str, *, special: bool = False) -> Tokens:
         asked = asyncio.run_coroutine_threadsafe(live.tokenize(text, special=special), loop)
-        try:
-            return asked.result(timeout=TOKENIZE_TIMEOUT_S)
-        except TimeoutError as e:
-            raise EngineTimeout(f"no answer from the tokenizer within {TOKENIZE_TIMEOUT_S} s") from e
+        for nap_s in naps(TOKENIZE_TIMEOUT_S):
+            with suppress(TimeoutError):
+                return asked.result(timeout=nap_s)
+        raise EngineTimeout(f"no answer from the tokenizer within {TOKENIZE_TIMEOUT_S} s")
 
     run.suites = {n: s for n, s in run.suites.items() if not _replaced(run, s, lanes)}
     for name, suite in run.suites.items():

@@ -40,7 +40,7 @@ def foreseen(run: RunContext, policy: Policy, lanes: Mapping[str, Lanes]) -> Ite
     if blind:
         seen = run.seen.get((BASE, SERVING))
         engine = seen.deployment.identity.engine if seen is not None and seen.deployment is not None else ""
-        command = own_start(engine, str(candidate.recipe), policy.name, kept_options(run.spec, run.driver.name))
+        command = own_start(engine, str(candidate.recipe), run.spec.policy, kept_options(run.spec, run.driver.name))
         yield f"to decide it, let kvgate start the engine on the model's own files: {command}"
     row = run.seen.get((candidate.name, SERVING))
     engaged = any(r.use == "engaged" and r.role == "decide" for r in policy.rules)

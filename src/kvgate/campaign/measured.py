@@ -47,7 +47,8 @@ class Facts(BaseModel):
         options: the person's own options that a next command must give again.
         longest_case_tokens: 0 where no case states its tokens.
         duration_s: of all legs of the run; of one that was killed, what its answers took. written: ISO time, UTC.
-        policy_digest: of the policy that the check was given; "" in facts of an earlier kvgate.
+        policy_digest: of the policy that the check was given; "" in facts of an earlier kvgate. policy: its
+            name or file, as it was given.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -68,6 +69,7 @@ class Facts(BaseModel):
     duration_s: float
     written: str
     policy_digest: str = ""
+    policy: str = ""
 
 
 _ADAPTER = TypeAdapter(Facts)

@@ -57,8 +57,8 @@ class Meter:
         self._spent_s: dict[str, float] = defaultdict(float)
 
     def plan(self, kind: str, weight: float) -> None:
-        """Add work that is now known of."""
-        self._todo[kind] += weight
+        """Add work that is now known of; less than 0 takes away what need not be done."""
+        self._todo[kind] = max(0.0, self._todo[kind] + weight)
 
     def done(self, kind: str, weight: float, seconds: float) -> None:
         """Work that ended, and what it took."""

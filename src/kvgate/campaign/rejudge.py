@@ -19,6 +19,7 @@ from kvgate.gate.policy import Policy, load_policy
 from kvgate.report.model import RunView
 from kvgate.report.write import write_all
 from kvgate.store.open import Store
+from kvgate.store.rows import RunRow
 
 
 def gate_run(store: Store, run: str, policy: Policy, out: Path | None = None) -> Outcome:
@@ -49,6 +50,11 @@ def _know_floors(measured: Measured, policy: Policy) -> None:
     choose_floors([name for name in policy.floor.arms if name not in own])
 
 
+def _own_policy(row: RunRow, measured: Measured) -> str:
+    """The policy that the newest leg of the check was given; an earlier kvgate kept only the first leg's."""
+    return measured.facts.policy or str(row.manifest.get("spec", {}).get("policy", "default"))
+
+
 def report_run(store: Store, run: str, *, outputs: bool, policy: str | None = None, out: Path | None = None) -> Outcome:
     """Write the report of a stored run again.
 
@@ -60,8 +66,8 @@ def report_run(store: Store, run: str, *, outputs: bool, policy: str | None = No
             that cannot be written.
     """
     row = store.find_run(run)
-    rules = load_policy(policy or str(row.manifest.get("spec", {}).get("policy", "default")))
     measured = measured_of(store, row.run_id)
+    rules = load_policy(policy or _own_policy(row, measured))
     folder = out or store.folder / "reports" / row.run_id / ("again" if outputs else "no-outputs")
     make_folder(folder)
     view = judged(measured, rules)
@@ -156,8 +162,9 @@ def compare_runs(store: Store, a: str, b: str, policy: str | None = None) -> Run
     rows = store.find_run(a), store.find_run(b)
     if rows[0].run_id == rows[1].run_id:
         raise UserError(f"{a!r} and {b!r} are the same run", fix="name two runs of `kvgate runs`")
-    rule = load_policy(policy or str(rows[1].manifest.get("spec", {}).get("policy", "default")))
-    one, two = (judged(measured_of(store, row.run_id), rule) for row in rows)
+    measured = [measured_of(store, row.run_id) for row in rows]
+    rule = load_policy(policy or _own_policy(rows[1], measured[1]))
+    one, two = (judged(m, rule) for m in measured)
     if one.model.digest != two.model.digest:
         raise UserError(
             f"the runs are of other models ({one.model.name} and {two.model.name}): nothing to compare",

@@ -177,7 +177,7 @@ def _after_pass(evidence: CandidateEvidence, policy: Policy) -> NextStep:
 def _after_inconclusive(evidence: CandidateEvidence, findings: Sequence[Finding], policy: Policy) -> NextStep:
     open_ = [f for f in findings if f.role == "decide" and f.status in (Status.INCONCLUSIVE, Status.UNTESTED)]
     if evidence.engine == _ATTACHED:
-        unseen = next((f for f in open_ if _not_over_http(f)), None)
+        unseen = next((f for f in open_ if _not_over_http(f, evidence)), None)
         if unseen is not None:
             return NextStep(
                 "let kvgate start the engine on the model's own files: these addresses do not show what decides",
@@ -215,8 +215,14 @@ def _after_inconclusive(evidence: CandidateEvidence, findings: Sequence[Finding]
     return NextStep("run what was not tested, with more documents or prompts", why, evidence.recipe)
 
 
-def _not_over_http(f: Finding) -> bool:
-    """A divergence that the server gave no distributions for, or tops that are too short."""
+def _not_over_http(f: Finding, evidence: CandidateEvidence) -> bool:
+    """A divergence that the server gave no distributions for, or tops that are too short.
+
+    One that was measured and lacks its floor is none: a repeat can show that.
+    """
+    measured = any(m in s.metrics for s in evidence.summaries.values() for m in (f.metric, f"topk_{f.metric}"))
+    if measured and f.status is Status.UNTESTED:
+        return False
     lane = f.metric.partition(".")[0].removeprefix("topk_")
     return lane in ("prefill", "decode") and (f.status is Status.UNTESTED or f.decide_why == LONGER_TOPS)
 

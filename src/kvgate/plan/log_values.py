@@ -204,7 +204,13 @@ class StartLog:
     def _device_caches(self) -> dict[str, int]:
         """Bytes by device; it is tried out in several divisions, and the last one is loaded."""
         device_at = {f.line: str(f.value) for f in self.facts if f.name == "device"}
-        return {device_at.get(f.line, ""): round(f.number) for f in self.facts if f.name == "device_cache"}
+        found: dict[str, int] = {}
+        for f in self.facts:
+            if f.name == "device_cache":
+                device = device_at.get(f.line, "")
+                found = {} if device in found else found  # a device again: the next division
+                found[device] = round(f.number)
+        return found
 
     def _block_by_concurrency(self, blocks: int) -> int | None:
         """Tokens of a block where vLLM before 0.8 prints blocks and sequences; None where the digits leave it open."""

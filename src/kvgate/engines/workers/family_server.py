@@ -196,6 +196,7 @@ def main() -> None:
         os._exit(1)
     port = free_port()
     keeper = Keeper(want, port)
+    signal.signal(signal.SIGQUIT, lambda *_: None)  # not ignored: the engine would inherit that, and SGLang uses it
     signal.signal(signal.SIGTERM, lambda *_: None)  # its meaning is the end of standard input, which comes with it
     threading.Thread(target=end_at_eof, args=(keeper,), daemon=True).start()
     folder = "" if keeper.folder is None else str(keeper.folder)

@@ -325,7 +325,8 @@ def answer(panel: Panel | None, message: dict[str, Any]) -> tuple[Panel | None, 
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    for interrupt in (signal.SIGINT, signal.SIGQUIT):  # the parent decides what an interrupt means
+        signal.signal(interrupt, signal.SIG_IGN)
     out = os.dup(1)
     os.dup2(2, 1)
 

@@ -70,7 +70,8 @@ def parameters(x: Any, want: dict[str, Any]) -> Any:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    for interrupt in (signal.SIGINT, signal.SIGQUIT):  # the parent decides what an interrupt means
+        signal.signal(interrupt, signal.SIG_IGN)
     reply = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever the engine prints belongs to the log
     line = b""

@@ -39,6 +39,7 @@ def _example(
     prompts: int = 24,
     floor: int = 0,
     once: int = 0,
+    undecided: int = 0,
 ) -> Example:
     def count(x: int) -> Estimate:
         return Estimate(x, None, None, 0.90, prompts, prompts, "prompts", "count", "a count")
@@ -48,6 +49,7 @@ def _example(
         "golden.confirmed_breaks": count(breaks),
         "golden.critical_breaks": count(critical),
         "golden.unconfirmed_breaks": count(once),
+        "golden.undecided_breaks": count(undecided),
     }
     floors = {"batch": {"golden.confirmed_breaks": count(floor)}, "restart": {"golden.confirmed_breaks": count(0)}}
     evidence = CandidateEvidence("c", "q8_0", "q8_0", {}, summaries={"golden": Summary(metrics=metrics, floor=floors)})
@@ -70,6 +72,7 @@ class Breaks(BaseRule):
         _example("one break where a floor arm has four", 1, 9, 0, Status.PASS, floor=4),
         _example("as many as a floor arm, one of them on its prompt", 3, 0, 0, Status.PASS, floor=4, once=1),
         _example("one more than a floor arm", 3, 0, 0, Status.INCONCLUSIVE, floor=4, once=2),
+        _example("undecided, whatever the floor", 0, 0, 0, Status.INCONCLUSIVE, floor=4, once=1, undecided=1),
         _example("significant, whatever the floor", 5, 0, 0, Status.FAIL, floor=5),
         _example("critical, whatever the floor", 1, 0, 1, Status.FAIL, floor=4),
         _example("no prompt was compared", 0, 0, 0, Status.UNTESTED, prompts=0),
@@ -136,7 +139,7 @@ def _decide(
         status, message = Status.FAIL, f"{critical} of them on a prompt tagged critical"
     elif net.p <= setting.alpha:
         status, message = Status.FAIL, f"exact McNemar p = {number_text(net.p)}, alpha {setting.alpha:g}"
-    elif noise:
+    elif noise and not undecided:
         status, message = Status.PASS, f"no more than the base against itself, {noise}"
     elif seen > 0:
         status, message = Status.INCONCLUSIVE, f"exact McNemar p = {number_text(net.p)} does not decide"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvgate.core.estimate import Estimate, Test
-from kvgate.core.verdict import CandidateEvidence, Finding
+from kvgate.core.verdict import CandidateEvidence, Finding, Status
 from kvgate.report.measure import Cell, cell, level_text, p_text, value_text
 from kvgate.report.words import metric_title
 
@@ -46,7 +46,7 @@ def finding_view(f: Finding, evidence: CandidateEvidence | None = None) -> Findi
     observed = cell(f.observed, f.metric, f.threshold) if f.observed is not None else None
     facts = ["guard: may fail, cannot block a pass" if f.role == "guard" else "deciding rule"]
     if isinstance(f.observed, Test):
-        facts.append(_luck(f.observed, f.threshold))
+        facts.append(_luck(f.observed, None if "after correction" in f.message else f.threshold))
     elif f.use == "coverage" and f.threshold is not None:
         facts.append(f"allowed: {f'{100 * f.threshold:g} %' if f.threshold else 'no'} engine failures")
     if f.decide_n is not None:
@@ -71,6 +71,9 @@ def _restated(f: Finding, evidence: CandidateEvidence | None) -> tuple[str, str,
     """Name with value, interval and limit of an estimate held to a limit; "" for all else: its message is in words."""
     e = f.observed
     if not isinstance(e, Estimate) or f.threshold is None or not f.metric or e.value is None:
+        return "", "", ""
+    inside = f.status is Status.INCONCLUSIVE and e.hi is not None and e.hi <= f.threshold
+    if f.use == "built-in" or inside:  # why is in the rule's own words, not in number and limit
         return "", "", ""
     c = cell(e, f.metric, f.threshold)
     what = f"{metric_title(f.metric)}{', over the noise floor' if _is_excess(f, evidence) else ''}"

@@ -77,10 +77,12 @@ class VerdictView:
     @property
     def open(self) -> str:
         """The first thing that was not tested, and how many more there are."""
-        if not self.untested:
+        gaps = [f.brief for f in (*self.reasons, *self.others) if f.status == Status.UNTESTED.value]
+        gaps += self.untested
+        if not gaps:
             return "nothing that this policy asks for"
-        more = len(self.untested) - 1
-        return one_line(self.untested[0], _SHORT) + (f" – and {more} more below" if more else "")
+        more = len(gaps) - 1
+        return one_line(gaps[0], _SHORT) + (f" – and {more} more below" if more else "")
 
     @property
     def published_words(self) -> str:
