@@ -205,8 +205,9 @@ def kill_whole_and_resume(command: Command, undisturbed: list, kills: int, rng: 
     assert len(command.rows("select run_id from runs")) == 1
     assert "resuming run" in err
     print(f"{kills} kills, {len(attempts(command))} cases, {torn(command).total()} attempts repeated")
-    # To the attempt: what a kill hit is begun once more for it, and nothing else is.
-    assert torn(command) == Counter(attempt[:4] for attempt in hit)
+    # To the attempt: nothing is begun again but what a kill hit, once for each. A kill between the commit of an answer
+    # and its showing to readers hits work that the next opening finds finished: that is not begun again.
+    assert torn(command) <= Counter(attempt[:4] for attempt in hit)
     assert command.gone()
     assert command.locks() == []
 
